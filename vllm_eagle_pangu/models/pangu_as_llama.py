@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""openPangu Embedded read as a Llama: the same block, other names in the config.
+
+openPangu's dense block (`vllm/model_executor/models/openpangu.py`) is Llama's with biases on
+q, k, v and o and none in the MLP. The weights even have the same names, so only the
+configuration needs translating. With it transformers' `LlamaForCausalLM` trains and runs
+an openPangu model without remote code.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+PANGU_ARCHITECTURE = "PanguEmbeddedForCausalLM"
+PANGU_MODEL_TYPE = "PanguEmbedded"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+_SHARED_KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "hidden_act",
+    "rms_norm_eps",
+    "initializer_range",
+    "tie_word_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
+
+
+def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
+    """Translate an openPangu Embedded `config.json` into transformers' Llama config.
+
+    Raises:
+        ValueError: the config describes something Llama cannot compute (experts, sandwich
+            norms, sinks), or biases that Llama cannot place.
+    """
+    _refuse_unlike_llama(config)
+    shared = {key: config[key] for key in _SHARED_KEYS if key in config}
+    shared.setdefault("num_key_value_heads", config["num_attention_heads"])
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return LlamaConfig(
+        **shared,
+        head_dim=head_dim,
+        attention_bias=bool(config.get("attention_bias", False) or config.get("bias", False)),
+        mlp_bias=bool(config.get("mlp_bias", False)),
+        rope_parameters=_rope_parameters(config),
+    )
+
+
+def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dict[str, Any]:
+    """Translate a Llama config into the `config.json` of an openPangu Embedded checkpoint.
+
+    Raises:
+        ValueError: scaled rotary embeddings or MLP biases, which openPangu does not have.
+    """
+    rope = dict(config.rope_parameters or {})
+    if rope.get("rope_type", "default") != "default":
+        raise ValueError(
+            f"rope_type={rope['rope_type']!r} has no openPangu equivalent: "
+            "use a Llama config with rope_type 'default'"
+        )
+    if config.mlp_bias:
+        raise ValueError("mlp_bias=True has no openPangu equivalent: set mlp_bias to False")
+    pangu: dict[str, Any] = {
+        "architectures": [PANGU_ARCHITECTURE],
+        "model_type": PANGU_MODEL_TYPE,
+    }
+    pangu.update({key: getattr(config, key) for key in _SHARED_KEYS})
+    pangu.update(
+        head_dim=config.head_dim,
+        bias=bool(config.attention_bias),
+        rope_theta=float(rope.get("rope_theta", 10000.0)),
+        attention_dropout=0.0,
+        use_cache=True,
+        torch_dtype=dtype,
+    )
+    return pangu
+
+
+def load_pangu_as_llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaForCausalLM:
+    """Load an openPangu Embedded folder (safetensors, sharded or not) as `LlamaForCausalLM`.
+
+    `dtype` None keeps the dtype of the stored embedding.
+
+    Raises:
+        ValueError: the weights do not match the config; names both sides.
+    """
+    folder = Path(folder)
+    config = llama_config_from_pangu(json.loads((folder / "config.json").read_text()))
+    weights = _read_weights(folder)
+    stored = weights["model.embed_tokens.weight"].dtype
+    model = LlamaForCausalLM(config).to(dtype or stored)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    if config.tie_word_embeddings:
+        missing = [name for name in missing if name != "lm_head.weight"]
+        model.tie_weights()
+    if missing or unexpected:
+        raise ValueError(
+            f"{folder}: weights do not match config.json (missing {missing[:4]}, "
+            f"unexpected {unexpected[:4]}): check 'bias' and the layer count"
+        )
+    return model.eval()
+
+
+def save_llama_as_pangu(
+    model: LlamaForCausalLM, folder: str | Path, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """Write config.json and model.safetensors of an openPangu Embedded checkpoint."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = pangu_config_from_llama(model.config, dtype=str(dtype).removeprefix("torch."))
+    weights = {
+        name: tensor.detach().to("cpu", dtype).contiguous()
+        for name, tensor in model.state_dict().items()
+        if not (config["tie_word_embeddings"] and name == "lm_head.weight")
+    }
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    index = folder / INDEX_FILE
+    if not index.exists():
+        return load_file(folder / WEIGHTS_FILE)
+    shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    weights: dict[str, torch.Tensor] = {}
+    for shard in shards:
+        weights.update(load_file(folder / shard))
+    return weights
+
+
+def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    stored = config.get("rope_parameters") or {}
+    theta = stored.get("rope_theta", config.get("rope_theta", 10000.0))
+    return {"rope_type": "default", "rope_theta": float(theta)}
+
+
+def _refuse_unlike_llama(config: dict[str, Any]) -> None:
+    unlike = {
+        "n_routed_experts": None,
+        "sandwich_norm": False,
+        "param_sink_number": 0,
+        "kv_lora_rank": None,
+        "rope_scaling": None,
+    }
+    for key, harmless in unlike.items():
+        if config.get(key, harmless) not in (harmless, None, False, 0):
+            raise ValueError(
+                f"{key}={config[key]!r} is not in Llama's block: "
+                "only dense openPangu Embedded models can be read as a Llama"
+            )
+    attention_bias = bool(config.get("attention_bias", False) or config.get("bias", False))
+    if bool(config.get("qkv_bias", attention_bias)) != attention_bias:
+        raise ValueError(
+            f"qkv_bias={config['qkv_bias']!r} differs from bias={attention_bias!r}: "
+            "Llama has biases on q, k, v and o together or on none; drop qkv_bias"
+        )
