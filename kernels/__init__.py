@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tensor ops of a step, one folder each: `reference.py` defines the op, `cases.py` its inputs."""

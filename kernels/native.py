@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles C++ CPU ops at first use and loads them: plain C ABI, no torch headers, only g++.
+
+An op shares torch's OpenMP thread pool: two pools in one process spin against each other.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+# IEEE semantics stay on: the ops let a NaN in live input through to the output. No errno and no
+# traps are what the vectoriser needs.
+_FLAGS = (
+    "-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -fPIC -shared "
+    "-Wno-psabi"
+).split()
+
+
+@functools.cache
+def load_native(name: str, folder: Path) -> ctypes.CDLL:
+    """The library of `folder`/*.cpp, compiled now unless an earlier process left it in the cache.
+
+    Compiling takes seconds, once per user, source, compiler, CPU and OpenMP runtime. Raises
+    RuntimeError when g++ is missing or fails, or when the cache folder cannot be written.
+    """
+    sources = sorted(folder.glob("*.cpp"))
+    assert sources, f"no C++ sources in {folder}"
+    runtime = openmp_runtime()
+    compiler, version = _compiler(name)
+    key = hashlib.sha256()
+    for part in (name, version, " ".join(_FLAGS), runtime, platform.machine(), _cpu_flags()):
+        key.update(part.encode() + b"\0")
+    for path in sorted([*sources, *folder.glob("*.h")]):
+        key.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    library = cache_dir() / f"{name}-{key.hexdigest()[:24]}.so"
+    if not library.exists():
+        _compile(name, [compiler, *_FLAGS, *map(str, sources), runtime], library)
+    return ctypes.CDLL(str(library))
+
+
+def cache_dir() -> Path:
+    """EAGLE_PANGU_CACHE_DIR, or the user's cache folder."""
+    chosen = os.environ.get("EAGLE_PANGU_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "eagle-pangu"
+
+
+@functools.cache
+def openmp_runtime() -> str:
+    """The file that torch's own OpenMP calls resolve to.
+
+    The process may map several runtimes (other wheels bundle their own): what counts is the
+    symbol that the dynamic linker gives to torch: first the global scope, where a preloaded
+    libiomp5 stands, then what libtorch_cpu itself links.
+    """
+    scopes = [None, Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"]
+    for scope in scopes:
+        try:
+            entry = ctypes.CDLL(scope and str(scope)).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        return os.path.realpath(_file_of(entry))
+    raise RuntimeError(
+        "cannot compile the C++ CPU ops: torch's OpenMP runtime was not found (this torch is built"
+        " without OpenMP). Use a torch wheel with OpenMP, or set `verify_mode: reference`."
+    )
+
+
+class _SymbolInfo(ctypes.Structure):
+    """`Dl_info` of dlfcn.h."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _file_of(function: ctypes._CFuncPtr) -> str:
+    info = _SymbolInfo()
+    found = ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info))
+    assert found, "dladdr knows no file for a symbol that dlsym just gave"
+    return os.fsdecode(info.file)
+
+
+def _compiler(name: str) -> tuple[str, str]:
+    """Path and version text of g++."""
+    path = shutil.which("g++")
+    if path is None:
+        raise RuntimeError(
+            f"cannot compile the C++ CPU op {name}: g++ is not on PATH. Install g++ (Debian and"
+            " Ubuntu: `apt install g++`), or set `verify_mode: reference`, which needs none."
+        )
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    return path, version.stdout
+
+
+def _cpu_flags() -> str:
+    """What -march=native looks at: a cache folder may be shared by different machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = ("flags", "Features", "CPU part", "model name", "isa", "cpu family", "model")
+    kept = {line for line in lines if line.split(":")[0].strip() in names}
+    return "\n".join(sorted(kept))
+
+
+def _compile(name: str, command: Sequence[str], library: Path) -> None:
+    """Into a temporary file beside `library`, then renamed: processes may race."""
+    try:
+        library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=library.parent, prefix=f".{name}-", suffix=".so")
+    except OSError as error:
+        raise RuntimeError(
+            f"cannot compile the C++ CPU op {name}: the cache folder {library.parent} cannot be"
+            f" written ({error}). Set EAGLE_PANGU_CACHE_DIR to a folder that can."
+        ) from error
+    os.close(handle)
+    try:
+        run = subprocess.run([*command, "-o", temporary], capture_output=True, text=True)
+        if run.returncode:
+            raise RuntimeError(
+                f"g++ failed on the C++ CPU op {name}; mend the compiler, or set `verify_mode:"
+                f" reference`.\n{' '.join(command)}\n{run.stderr[-4000:]}"
+            )
+        os.replace(temporary, library)
+    finally:
+        Path(temporary).unlink(missing_ok=True)

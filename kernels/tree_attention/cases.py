@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs and tolerances of tree_attention, for tests and benchmarks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """T tree requests; one entry per request in `prefixes`, `queries` and `keys`.
+
+    `scratch`: 0 when the dense keys are the query rows themselves (the target's verify pass), else
+    the dense rows set aside per request (the drafter's level passes).
+    `gap`: rows before, between and after the requests that belong to none of them.
+    `transposed_keys`: pages as vLLM's CPU backend packs them.
+    """
+
+    name: str
+    prefixes: tuple[int, ...]
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    heads: int = 4
+    kv_heads: int = 2
+    head_size: int = 32
+    block_size: int = 16
+    scratch: int = 0
+    gap: int = 0
+    transposed_keys: bool = True
+    dtype: torch.dtype = torch.float32
+
+
+def verify_case(
+    name: str, prefixes: tuple[int, ...], rows: tuple[int, ...], **other: Any
+) -> AttentionCase:
+    """A target forward over `rows[t]` tree rows behind `prefixes[t]` keys."""
+    return AttentionCase(name, prefixes, rows, rows, **other)
+
+
+def level_case(
+    name: str, prefixes: tuple[int, ...], width: int, level: int, depth: int, **other: Any
+) -> AttentionCase:
+    """The drafter's pass at `level` (1 for the root's children): W queries, level*W keys."""
+    trees = len(prefixes)
+    return AttentionCase(
+        name,
+        prefixes,
+        (width,) * trees,
+        (level * width,) * trees,
+        scratch=depth * width,
+        **other,
+    )
+
+
+CASES = (
+    verify_case("one_row_no_prefix", (0,), (1,), heads=1, kv_heads=1),
+    verify_case("empty_prefix", (0, 0), (7, 3)),
+    verify_case("prefix_ends_on_a_page", (32, 16), (5, 5)),
+    verify_case("prefix_one_past_a_page", (33, 1), (5, 5)),
+    verify_case("ragged", (100, 0, 7, 63), (17, 1, 9, 13), gap=3),
+    verify_case("no_groups", (21,), (13,), heads=3, kv_heads=3),
+    verify_case("one_kv_head", (21, 40), (13, 13), heads=8, kv_heads=1),
+    verify_case("row_major_keys", (50, 3), (9, 12), transposed_keys=False),
+    verify_case("odd_head_size", (19, 30), (6, 6), head_size=20),
+    verify_case("long_prefix", (1000, 777), (33, 61), block_size=128, head_size=64),
+    verify_case("wide_heads", (63, 129), (13, 13), block_size=128, head_size=128, heads=2),
+    verify_case("no_requests", (), ()),
+    level_case("level_first", (40, 0, 9), width=4, level=1, depth=4),
+    level_case("level_last", (40, 0, 9), width=4, level=4, depth=4, gap=2),
+    level_case("level_chain", (129,), width=1, level=2, depth=3, block_size=128),
+    verify_case("bfloat16", (65, 17, 0), (9, 13, 5), dtype=torch.bfloat16, head_size=64),
+    verify_case("float16", (65, 17, 0), (9, 13, 5), dtype=torch.float16, head_size=64),
+    level_case("bfloat16_level", (300, 5), 4, 3, 5, dtype=torch.bfloat16, block_size=128),
+)
+
+
+def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
+    """Keyword arguments of `tree_attention` but for `implementation`.
+
+    Whatever must not be read is NaN: rows of no request, padding rows' K/V, unused pages, slots
+    past the prefix. `output` is NaN throughout.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    trees, stride = len(case.prefixes), case.scratch
+
+    query_start, row = [], case.gap
+    for count in case.queries:
+        query_start.append(row)
+        row += count + case.gap
+    query_rows = row
+    key_start = [t * stride for t in range(trees)] if stride else query_start
+    key_rows = trees * stride if stride else query_rows
+
+    visible = torch.zeros(trees, max(case.queries, default=0), max(case.keys, default=0)).bool()
+    for t, (queries, keys) in enumerate(zip(case.queries, case.keys, strict=True)):
+        mask = _level_mask if stride else _tree_mask
+        visible[t, :queries, :keys] = mask(queries, keys, generator)
+
+    query = _poisoned(query_rows, case.heads, case)
+    key, value = (_poisoned(key_rows, case.kv_heads, case) for _ in range(2))
+    for t, queries in enumerate(case.queries):
+        rows = slice(query_start[t], query_start[t] + queries)
+        query[rows] = torch.randn(query[rows].shape, generator=generator).to(case.dtype)
+        seen = key_start[t] + visible[t].any(dim=0).nonzero()[:, 0]
+        for tensor in (key, value):
+            drawn = torch.randn(tensor[seen].shape, generator=generator)
+            tensor[seen] = drawn.to(case.dtype)
+
+    pages, block_table = _pages(case, generator)
+    numbers = {
+        "prefix_len": case.prefixes,
+        "query_start": query_start,
+        "query_count": case.queries,
+        "key_start": key_start,
+        "key_count": case.keys,
+    }
+    return {
+        "query": query.to(device),
+        "key": key.to(device),
+        "value": value.to(device),
+        "pages": PagedKV(_kept_strides(pages.key, device), _kept_strides(pages.value, device)),
+        "block_table": block_table.to(device),
+        **{k: torch.tensor(v, dtype=torch.int32, device=device) for k, v in numbers.items()},
+        "visible": visible.to(device),
+        "scale": case.head_size**-0.5,
+        "output": torch.full_like(query, torch.nan, device=device),
+    }
+
+
+def tolerance(dtype: torch.dtype) -> dict[str, float]:
+    """For `torch.testing.assert_close` between implementations that accumulate in float32.
+
+    Low precision: both round a float32 result once, so they differ by one unit in the last place
+    where they fall on two sides of a boundary.
+    """
+    if dtype == torch.float32:
+        return {"rtol": 1e-5, "atol": 1e-5}
+    return {"rtol": torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps / 8}
+
+
+def _poisoned(rows: int, heads: int, case: AttentionCase) -> torch.Tensor:
+    return torch.full((rows, heads, case.head_size), torch.nan, dtype=case.dtype)
+
+
+def _tree_mask(rows: int, keys: int, generator: torch.Generator) -> torch.Tensor:
+    """A random tree; about one in eight of its last rows are padding, which see the root alone."""
+    assert rows == keys
+    sees = torch.eye(rows, dtype=torch.bool)
+    nodes = rows - rows // 8
+    for row in range(1, rows):
+        if row < nodes:
+            parent = int(torch.randint(row, (), generator=generator))
+            sees[row] |= sees[parent]
+        else:
+            sees[row] = False
+            sees[row, 0] = True
+    return sees
+
+
+def _level_mask(width: int, keys: int, generator: torch.Generator) -> torch.Tensor:
+    """Each row sees itself and one row of each level above; some rows above are seen by none."""
+    sees = torch.zeros(width, keys, dtype=torch.bool)
+    for level in range(0, keys - width, width):
+        ancestor = torch.randint(width, (width,), generator=generator)
+        sees[torch.arange(width), level + ancestor] = True
+    sees[:, keys - width :] = torch.eye(width, dtype=torch.bool)
+    return sees
+
+
+def _pages(case: AttentionCase, generator: torch.Generator) -> tuple[PagedKV, torch.Tensor]:
+    """Pages in shuffled order, one of them used by nobody."""
+    size = case.block_size
+    used = [-(-prefix // size) for prefix in case.prefixes]
+    blocks = sum(used) + 1
+    shape = (blocks, case.kv_heads, size, case.head_size)
+    if case.transposed_keys:
+        key = torch.full((*shape[:2], shape[3], shape[2]), torch.nan, dtype=case.dtype).mT
+    else:
+        key = torch.full(shape, torch.nan, dtype=case.dtype)
+    value = torch.full(shape, torch.nan, dtype=case.dtype)
+    # Entries past a request's pages point nowhere.
+    block_table = torch.full((len(used), max(used, default=0) + 1), -1, dtype=torch.int32)
+    order = torch.randperm(blocks, generator=generator).tolist()
+    for t, count in enumerate(used):
+        for index in range(count):
+            block = order.pop()
+            block_table[t, index] = block
+            filled = min(size, case.prefixes[t] - index * size)
+            for pages in (key, value):
+                drawn = torch.randn(pages[block, :, :filled].shape, generator=generator)
+                pages[block, :, :filled] = drawn.to(case.dtype)
+    return PagedKV(key, value), block_table
+
+
+def _kept_strides(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+    ).copy_(tensor)

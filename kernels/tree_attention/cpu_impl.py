@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree attention as one C++ op (cpu/*.cpp): paged prefix and dense tree in a single pass.
+
+Everything is packed into one block of 8-byte fields, in the order of cpu/call.h: a decode step
+calls this once per layer, so the way in has to cost microseconds.
+"""
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from vllm_eagle_pangu.kernels.native import load_native
+
+from .pages import PagedKV
+
+_CALL = struct.Struct("@13P5q2q2q2q2q4q4qq3qd")
+
+
+def cpu_tree_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    block_table: torch.Tensor,
+    prefix_len: torch.Tensor,
+    query_start: torch.Tensor,
+    query_count: torch.Tensor,
+    key_start: torch.Tensor,
+    key_count: torch.Tensor,
+    visible: torch.Tensor,
+    scale: float,
+    output: torch.Tensor,
+) -> None:
+    """Writes the attention of every tree request's query rows into `output`.
+
+    query, output: [N, H, K]; key, value: [X, Hk, K]; pages: [blocks, Hk, block_size, K] each, any
+    strides (fastest where slots, or the K elements, of `pages.key` are adjacent); all of one dtype:
+    float32, bfloat16 or float16, computed in float32. block_table: [T, P]; prefix_len, query_start,
+    query_count, key_start, key_count: [T]; all int32. visible: [T, Rq, Rk] bool, any strides.
+
+    Slots beyond prefix_len and dense rows that no query row sees are never multiplied with
+    anything. Indices are trusted. Raises RuntimeError where the op cannot be compiled.
+    """
+    T = prefix_len.shape[0]
+    _, H, K = query.shape
+    page_key, page_value = pages.key, pages.value
+    _, Hk, block_size, _ = page_key.shape
+    query_stride, key_stride, value_stride = query.stride(), key.stride(), value.stride()
+    output_stride, visible_stride = output.stride(), visible.stride()
+    table_stride = block_table.stride()
+    assert H % Hk == 0 and key.shape[1:] == (Hk, K) and page_key.shape[3] == K
+    assert query.dtype == key.dtype == value.dtype == output.dtype == page_key.dtype
+    assert page_value.dtype == page_key.dtype and page_value.shape == page_key.shape
+    assert output.shape == query.shape and value.shape == key.shape
+    assert query_stride[2] == key_stride[2] == value_stride[2] == output_stride[2] == 1, (
+        "the elements of a head must be adjacent in query, key, value and output"
+    )
+    assert block_table.dtype == torch.int32 and (table_stride[1] == 1 or block_table.shape[1] <= 1)
+    for per_request in (prefix_len, query_start, query_count, key_start, key_count):
+        assert per_request.dtype == torch.int32 and per_request.shape == (T,)
+        assert per_request.is_contiguous()
+    assert visible.dtype == torch.bool
+    call = _CALL.pack(
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        page_key.data_ptr(),
+        page_value.data_ptr(),
+        output.data_ptr(),
+        block_table.data_ptr(),
+        prefix_len.data_ptr(),
+        query_start.data_ptr(),
+        query_count.data_ptr(),
+        key_start.data_ptr(),
+        key_count.data_ptr(),
+        visible.data_ptr(),
+        T,
+        H,
+        Hk,
+        K,
+        block_size,
+        *query_stride[:2],
+        *key_stride[:2],
+        *value_stride[:2],
+        *output_stride[:2],
+        *page_key.stride(),
+        *page_value.stride(),
+        table_stride[0],
+        *visible_stride,
+        scale,
+    )
+    _entry(query.dtype)(call)
+
+
+@functools.cache
+def _entry(dtype: torch.dtype) -> Callable[[bytes], None]:
+    names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+    assert dtype in names, f"tree attention takes {', '.join(names.values())}, not {dtype}"
+    library = load_native("tree_attention", Path(__file__).parent / "cpu")
+    library.tree_attention_call_bytes.restype = ctypes.c_int64
+    assert library.tree_attention_call_bytes() == _CALL.size, "cpu/call.h and _CALL differ"
+    entry = getattr(library, f"tree_attention_{names[dtype]}")
+    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
+    return entry

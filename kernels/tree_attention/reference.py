@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definition of tree_attention: gather, one softmax in float32, request by request."""
+
+import torch
+
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+
+
+def tree_attention_reference(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    block_table: torch.Tensor,
+    prefix_len: torch.Tensor,
+    query_start: torch.Tensor,
+    query_count: torch.Tensor,
+    key_start: torch.Tensor,
+    key_count: torch.Tensor,
+    visible: torch.Tensor,
+    scale: float,
+    output: torch.Tensor,
+) -> None:
+    """See `tree_attention`."""
+    requests = zip(
+        prefix_len.tolist(),
+        query_start.tolist(),
+        query_count.tolist(),
+        key_start.tolist(),
+        key_count.tolist(),
+        strict=True,
+    )
+    for t, (prefix, first_query, queries, first_key, keys) in enumerate(requests):
+        dense = slice(first_key, first_key + keys)
+        sees = visible[t, :queries, :keys]
+        dense_value = value[dense].transpose(0, 1)
+        # A row that nobody sees may hold anything, and 0 * NaN is NaN.
+        dense_value = dense_value.masked_fill(~sees.any(dim=0)[:, None], 0)
+        k = torch.cat(
+            (_prefix(pages.key, block_table[t], prefix), key[dense].transpose(0, 1)), dim=1
+        )
+        v = torch.cat((_prefix(pages.value, block_table[t], prefix), dense_value), dim=1)
+        sees = torch.cat((sees.new_ones(queries, prefix), sees), dim=1)
+        rows = slice(first_query, first_query + queries)
+        output[rows] = _attend(query[rows], k, v, sees, scale).to(output.dtype)
+
+
+def _prefix(pages: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
+    """`[Hk, length, K]` of one request; `pages: [blocks, Hk, block_size, K]`."""
+    block_size = pages.shape[2]
+    blocks = block_table[: -(-length // block_size)].long()
+    return pages[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
+
+
+def _attend(
+    query: torch.Tensor,  # [R, H, K]
+    key: torch.Tensor,  # [Hk, S, K]
+    value: torch.Tensor,  # [Hk, S, K]
+    sees: torch.Tensor,  # [R, S]
+    scale: float,
+) -> torch.Tensor:  # [R, H, K] float32
+    heads = key.shape[0]
+    grouped = query.float().unflatten(1, (heads, -1))
+    scores = torch.einsum("rhgk,hsk->rhgs", grouped, key.float()) * scale
+    scores = scores.masked_fill(~sees[:, None, None, :], -torch.inf)
+    # A row that sees nothing has a softmax of NaN; its weights are 0.
+    weights = scores.softmax(dim=-1).masked_fill(~sees.any(dim=1)[:, None, None, None], 0)
+    return torch.einsum("rhgs,hsk->rhgk", weights, value.float()).flatten(1, 2)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from vllm_eagle_pangu.core.policy import FixedShapePolicy
+from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+
+
+def test_capacity_counts_first_level_once_and_squares_after():
+    shape = TreeShape(width=3, depth=4, nodes=10)
+    assert (shape.capacity, shape.rows, shape.path_rows) == (3 + 3 * 9, 11, 5)
+
+
+def test_chain_is_one_node_per_level():
+    shape = chain_shape(7)
+    assert shape.capacity == shape.nodes == shape.depth == 7
+
+
+@pytest.mark.parametrize("size", [(2, 2, 7), (2, 2, 0), (0, 2, 1), (2, 0, 1)])
+def test_impossible_shapes_are_refused(size):
+    with pytest.raises(AssertionError):
+        TreeShape(*size)
+
+
+def test_fixed_policy_ignores_the_batch():
+    shape = TreeShape(4, 4, 12)
+    assert {FixedShapePolicy(shape).shape(batch) for batch in (1, 16)} == {shape}

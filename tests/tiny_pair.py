@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tiny target and a tiny EAGLE-3 head as checkpoint folders, built without training.
+
+The target's embedding rows are random directions and its output row for byte p(x) is the
+embedding of byte x, where p is one cycle through all bytes, so x tends to be followed by p(x).
+The random layers in between are strong enough that the context decides in a third of the cases.
+So greedy text wanders over the bytes instead of repeating a few. The head's attention looks at
+the token itself and copies a projection of its embedding to the output, which the target's own
+output rows then map to p(x): it is often right, and wrong where the context decides.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
+
+BYTES = 256
+VOCAB = BYTES + 3
+BOS, EOS, PAD = 256, 257, 258
+DRAFT_VOCAB = 200
+HIDDEN = 64
+HEAD_SIZE = 32
+TAPS = (1, 2, 3)
+
+
+def write_tiny_pangu(folder: Path) -> Path:
+    """A 3-layer openPangu checkpoint in float32, with tokenizer."""
+    save_llama_as_pangu(tiny_target(bias=True), folder, dtype=torch.float32)
+    write_byte_tokenizer(folder)
+    return folder
+
+
+def write_tiny_llama(folder: Path) -> Path:
+    """The same shape as a Llama checkpoint, without biases, with tokenizer."""
+    tiny_target(bias=False).save_pretrained(folder)
+    write_byte_tokenizer(folder)
+    return folder
+
+
+def write_tiny_head(folder: Path, target: LlamaForCausalLM | None = None, **options) -> Path:
+    """An EAGLE-3 head for `tiny_target(bias=True)` or `target`, as vLLM and SGLang read it.
+
+    `options` overrides config.json (`norm_before_residual`, `fc_norm`, ...); the weights that
+    they ask for are added.
+    """
+    target = target or tiny_target(bias=True)
+    config = head_config() | options
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    save_file(head_weights(config, target), folder / "model.safetensors")
+    return folder
+
+
+def tiny_target(bias: bool) -> LlamaForCausalLM:
+    """The target itself; the same weights at every call."""
+    generator = torch.Generator().manual_seed(20)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=HEAD_SIZE,
+        max_position_embeddings=512,
+        rms_norm_eps=1e-5,
+        attention_bias=bias,
+        tie_word_embeddings=False,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.8, 1.2, generator=generator)
+            else:
+                weight.normal_(0.0, 0.11, generator=generator)
+        embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
+        model.model.embed_tokens.weight.copy_(embedding)
+        cycle = torch.randperm(BYTES, generator=generator)
+        # Special tokens keep their small random rows: they are never the likeliest.
+        model.lm_head.weight[cycle.roll(-1)] = embedding[cycle] / 4
+    return model
+
+
+def head_config() -> dict:
+    """config.json of the head: one Llama layer, a draft vocabulary with gaps."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "vocab_size": VOCAB,
+        "draft_vocab_size": DRAFT_VOCAB,
+        "hidden_size": HIDDEN,
+        "target_hidden_size": HIDDEN,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": HEAD_SIZE,
+        "hidden_act": "silu",
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+        "eagle_aux_hidden_state_layer_ids": list(TAPS),
+        "norm_before_residual": True,
+        "torch_dtype": "float32",
+    }
+
+
+def head_weights(config: dict, target: LlamaForCausalLM) -> dict[str, torch.Tensor]:
+    """Weights of the head under their checkpoint names, float32."""
+    generator = torch.Generator().manual_seed(21)
+
+    def small(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator) * 0.02
+
+    draft_ids = torch.randperm(BYTES, generator=generator)[:DRAFT_VOCAB].sort().values
+    known = torch.zeros(VOCAB, dtype=torch.bool)
+    known[draft_ids] = True
+    # Orthonormal rows: W.T @ W is the best 32-dimensional copy of the embedding.
+    copy = torch.linalg.qr(torch.randn(HIDDEN, HEAD_SIZE, generator=generator))[0].T.contiguous()
+    nothing = torch.zeros(HEAD_SIZE, HIDDEN)
+    look_at_self = torch.cat([copy * 2, nothing], dim=1)
+    inner = config["intermediate_size"]
+    taps = len(config["eagle_aux_hidden_state_layer_ids"])
+    weights = {
+        "fc.weight": small(HIDDEN, taps * HIDDEN),
+        "midlayer.input_layernorm.weight": torch.ones(HIDDEN),
+        "midlayer.hidden_norm.weight": torch.full((HIDDEN,), 0.7),
+        "midlayer.post_attention_layernorm.weight": torch.ones(HIDDEN),
+        "midlayer.self_attn.q_proj.weight": look_at_self.repeat(2, 1) + small(64, 2 * HIDDEN),
+        "midlayer.self_attn.k_proj.weight": look_at_self + small(HEAD_SIZE, 2 * HIDDEN),
+        "midlayer.self_attn.v_proj.weight": torch.cat([copy, nothing], dim=1),
+        "midlayer.self_attn.o_proj.weight": copy.T.repeat(1, 2) / 3,
+        "midlayer.mlp.gate_proj.weight": small(inner, HIDDEN),
+        "midlayer.mlp.up_proj.weight": small(inner, HIDDEN),
+        "midlayer.mlp.down_proj.weight": small(HIDDEN, inner),
+        "norm.weight": torch.ones(HIDDEN),
+        "lm_head.weight": target.lm_head.weight[draft_ids].detach().clone(),
+        "d2t": draft_ids - torch.arange(DRAFT_VOCAB),
+        "t2d": known,
+    }
+    if config.get("norm_before_fc"):
+        weights["input_norm.weight"] = 1 + small(taps * HIDDEN)
+    if config.get("fc_norm"):
+        for tap in range(taps):
+            weights[f"fc_norm.{tap}.weight"] = 1 + small(HIDDEN)
+    return {name: weight.contiguous() for name, weight in weights.items()}
+
+
+def write_byte_tokenizer(folder: Path) -> None:
+    """One token per byte, in the order of the byte-level alphabet, and <s>, </s>, <pad>."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "</s>", "<pad>"])
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(folder)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user may say about trees in `speculative_config`, checked."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.core.policy import TreePolicy
+    from vllm_eagle_pangu.core.shape import TreeShape
+
+METHOD = "eagle_pangu"
+# Inside vLLM the method behaves as this one: auxiliary hidden states, lookahead slots, KV groups.
+HOST_METHOD = "eagle3"
+# The attribute of vLLM's SpeculativeConfig that carries the TreeConfig to the workers.
+ATTRIBUTE = "eagle_pangu"
+# vLLM's MAX_SPEC_LEN: its samplers and metrics are sized for at most this many drafts.
+MAX_NODES = 128
+
+POLICIES = ("dynamic", "chain")
+VERIFY_MODES = ("performance", "reference")
+
+
+def refusal(key: str, value: object, problem: str, mend: str) -> ValueError:
+    """The one form of our user errors: the key, its value, what is wrong and how to mend it."""
+    return ValueError(f"{METHOD}: {key}={value!r}: {problem}; {mend}")
+
+
+@dataclass(frozen=True)
+class TreeConfig:
+    """The tree keys of `speculative_config`; see the README for what each one does.
+
+    Raises ValueError for a value of the wrong type or range, or a budget the tree cannot hold.
+    """
+
+    num_speculative_tokens: int = 16
+    tree_depth: int = 5
+    tree_width: int = 4
+    tree_policy: str = "dynamic"
+    verify_mode: str = "performance"
+
+    def __post_init__(self) -> None:
+        for key, example in _EXAMPLES.items():
+            _check_positive(key, getattr(self, key), example)
+        _check_choice("tree_policy", self.tree_policy, POLICIES)
+        _check_choice("verify_mode", self.verify_mode, VERIFY_MODES)
+        if self.tree_policy == "chain":
+            self._check_chain()
+        self._check_budget()
+
+    @classmethod
+    def split(
+        cls, spec: Mapping[str, Any], host_keys: Iterable[str]
+    ) -> tuple["TreeConfig", dict[str, Any]]:
+        """Divide a user's `speculative_config` into our part and vLLM's.
+
+        `host_keys` are the keys that vLLM's SpeculativeConfig knows. Returns the checked tree
+        configuration and the dictionary to build vLLM's SpeculativeConfig from.
+        """
+        spec = {key.replace("-", "_"): value for key, value in spec.items()}
+        own = {field.name for field in fields(cls)}
+        host = set(host_keys) - own
+        for key, value in spec.items():
+            if key not in own | host:
+                raise _unknown_key(key, value, own | host)
+        if not isinstance(spec.get("model"), str) or not spec["model"]:
+            raise refusal(
+                "model",
+                spec.get("model"),
+                "an EAGLE-3 head is needed",
+                'set "model" in speculative_config to the folder or hub name of a head '
+                "trained for the target",
+            )
+        tree = cls(**_defaults({k: v for k, v in spec.items() if k in own and v is not None}))
+        rest = {key: value for key, value in spec.items() if key in host}
+        rest["method"] = HOST_METHOD
+        rest["num_speculative_tokens"] = tree.num_speculative_tokens
+        return tree, rest
+
+    def shape(self) -> "TreeShape":
+        """The largest tree of a step: W wide, D deep, M nodes (never deeper than M)."""
+        from vllm_eagle_pangu.core.shape import TreeShape
+
+        depth = min(self.tree_depth, self.num_speculative_tokens)
+        return TreeShape(self.tree_width, depth, self.num_speculative_tokens)
+
+    def policy(self) -> "TreePolicy":
+        """The object that chooses each step's shape."""
+        from vllm_eagle_pangu.core.policy import FixedShapePolicy
+
+        return FixedShapePolicy(self.shape())
+
+    def _check_chain(self) -> None:
+        if self.tree_width != 1:
+            raise refusal(
+                "tree_width",
+                self.tree_width,
+                "a chain is one node wide",
+                'remove "tree_width", or set "tree_policy" to "dynamic"',
+            )
+        if self.tree_depth != self.num_speculative_tokens:
+            raise refusal(
+                "tree_depth",
+                self.tree_depth,
+                f"a chain of num_speculative_tokens={self.num_speculative_tokens} is as deep",
+                'remove "tree_depth", or set "tree_policy" to "dynamic"',
+            )
+
+    def _check_budget(self) -> None:
+        M, W, D = self.num_speculative_tokens, self.tree_width, self.tree_depth
+        if M > MAX_NODES:
+            raise refusal(
+                "num_speculative_tokens",
+                M,
+                f"vLLM verifies at most {MAX_NODES} drafted tokens per request",
+                f'set "num_speculative_tokens" to {MAX_NODES} or less',
+            )
+        capacity = _capacity(W, D)
+        if capacity < M:
+            raise refusal(
+                "num_speculative_tokens",
+                M,
+                f"a tree with tree_width={W} and tree_depth={D} holds at most {capacity} nodes "
+                "(W + (D-1)*W*W)",
+                f'set "num_speculative_tokens" to {capacity} or less, '
+                'or raise "tree_width" or "tree_depth"',
+            )
+
+
+def tree_config(vllm_config: Any) -> TreeConfig | None:
+    """The tree configuration that a `VllmConfig` carries; None without the method."""
+    return getattr(vllm_config.speculative_config, ATTRIBUTE, None)
+
+
+# Keys that count something, with the value that an error suggests where the given one is no number.
+_EXAMPLES = {"num_speculative_tokens": 16, "tree_depth": 5, "tree_width": 4}
+
+
+def _capacity(width: int, depth: int) -> int:
+    return width + (depth - 1) * width * width
+
+
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what the user left out so that it fits what the user said.
+
+    Values of the wrong type pass through: TreeConfig names them.
+    """
+    if given.get("tree_policy") == "chain":
+        length = given.get("num_speculative_tokens", given.get("tree_depth", TreeConfig.tree_depth))
+        return {"num_speculative_tokens": length, "tree_depth": length, "tree_width": 1} | given
+    width = given.get("tree_width", TreeConfig.tree_width)
+    depth = given.get("tree_depth", TreeConfig.tree_depth)
+    if "num_speculative_tokens" in given or not (_is_positive(width) and _is_positive(depth)):
+        return given
+    nodes = min(TreeConfig.num_speculative_tokens, _capacity(width, depth))
+    return {"num_speculative_tokens": nodes} | given
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _check_positive(key: str, value: object, example: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        kind = type(value).__name__
+        raise refusal(
+            key, value, f"must be a whole number, not {kind}", f'write "{key}": {example}'
+        )
+    if value < 1:
+        raise refusal(
+            key, value, "must be at least 1", f'set "{key}" to 1 or more in speculative_config'
+        )
+
+
+def _check_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        names = " or ".join(f'"{choice}"' for choice in choices)
+        raise refusal(key, value, "no such choice", f'set "{key}" to {names}')
+
+
+def _unknown_key(key: str, value: object, known: set[str]) -> ValueError:
+    close = difflib.get_close_matches(key, sorted(known), n=3, cutoff=0.6)
+    mend = " or ".join(f'"{name}"' for name in close)
+    return refusal(
+        key,
+        value,
+        "speculative_config has no such key",
+        f"did you mean {mend}? Otherwise remove it" if mend else "remove it",
+    )

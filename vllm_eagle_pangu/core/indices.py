@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant index tensors of the hot path, made once per size and device. Never write to them."""
+
+import functools
+
+import torch
+
+from vllm_eagle_pangu.core.shape import TreeShape
+
+
+@functools.lru_cache(maxsize=256)
+def index_range(size: int, device: torch.device) -> torch.Tensor:
+    """`[size] int64`: 0, 1, ..., size - 1."""
+    return torch.arange(size, device=device)
+
+
+@functools.lru_cache(maxsize=64)
+def identity(width: int, device: torch.device) -> torch.Tensor:
+    """`[width, width] bool`, true on the diagonal."""
+    return torch.eye(width, dtype=torch.bool, device=device)
+
+
+@functools.lru_cache(maxsize=64)
+def candidate_levels(shape: TreeShape, device: torch.device) -> torch.Tensor:
+    """`[C + 2] int64`: depth of the root, of each candidate in level order, and 0 for padding."""
+    deeper = [level for level in range(2, shape.depth + 1) for _ in range(shape.width**2)]
+    return torch.tensor([0] + [1] * shape.width + deeper + [0], device=device)

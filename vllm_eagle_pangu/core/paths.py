@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step accepted."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class AcceptedPaths:
+    """Accepted path of each of B requests; L is its length in nodes, 0 <= L <= D.
+
+    `rows: [B, D+1] int64`: row 0 (the root), then the accepted node rows, then 0.
+    `length: [B] int64`: L.
+    `output: [B, D+1] int64`: the L accepted tokens, the bonus token, then -1. `output[b, i]` is
+    the target's draw at row `rows[b, i]`.
+    """
+
+    rows: torch.Tensor
+    length: torch.Tensor
+    output: torch.Tensor

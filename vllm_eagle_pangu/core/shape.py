@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The size of a draft tree."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """Width W (nodes expanded per level), depth D (levels below the root), node budget M."""
+
+    width: int
+    depth: int
+    nodes: int
+
+    def __post_init__(self) -> None:
+        assert self.width >= 1 and self.depth >= 1, self
+        assert 1 <= self.nodes <= self.capacity, self
+
+    @property
+    def rows(self) -> int:
+        """R = M + 1: the root and its nodes."""
+        return self.nodes + 1
+
+    @property
+    def path_rows(self) -> int:
+        """D + 1: the root and the longest path below it; also tokens emitted per step at most."""
+        return self.depth + 1
+
+    @property
+    def capacity(self) -> int:
+        """C: candidates drafted, W on the first level and W*W on each further one."""
+        return self.width + (self.depth - 1) * self.width * self.width
+
+
+def chain_shape(depth: int) -> TreeShape:
+    """One node per level: what vLLM's own `eagle3` drafts."""
+    return TreeShape(width=1, depth=depth, nodes=depth)

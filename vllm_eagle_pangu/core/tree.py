@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch of draft trees as dense tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch.nn.functional import pad
+
+from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.core.mask import ancestor_table, child_links, visible_rows
+
+
+@dataclass
+class TreeBatch:
+    """B trees of R = M+1 rows: the root in row 0, nodes in topological order, then padding.
+
+    A parent's row is smaller than its children's, so the first n nodes are a tree for any n.
+    Padding rows have token 0, parent 0, depth 0 and score -inf, and no valid row sees them.
+
+    `tokens: [B, R] int64`; column 0 holds the root tokens.
+    `parent: [B, R] int64`: row of the parent; 0 for the root.
+    `depth: [B, R] int64`: 0 at the root, at most `max_depth`.
+    `valid: [B, R] bool`: root and nodes, not padding.
+    `visible: [B, R, R] bool`: see `mask.visible_rows`.
+    `score: [B, R] float32`: cumulative draft log-probability, 0 at the root.
+    `max_depth`: D.
+    """
+
+    tokens: torch.Tensor
+    parent: torch.Tensor
+    depth: torch.Tensor
+    valid: torch.Tensor
+    visible: torch.Tensor
+    score: torch.Tensor
+    max_depth: int
+
+    @classmethod
+    def from_parents(
+        cls,
+        tokens: torch.Tensor,
+        parent: torch.Tensor,
+        max_depth: int,
+        valid: torch.Tensor | None = None,
+        score: torch.Tensor | None = None,
+    ) -> "TreeBatch":
+        """Trees given by hand: depth and mask derived, all rows valid and scored 0 by default.
+
+        `tokens`, `parent: [B, R] int64`; `valid: [B, R] bool`; `score: [B, R] float32`.
+        Rows that are not valid are made padding.
+        """
+        if valid is None:
+            valid = torch.ones_like(parent, dtype=torch.bool)
+        if score is None:
+            score = torch.zeros(parent.shape, dtype=torch.float32, device=parent.device)
+        parent = parent.where(valid, 0)
+        ancestors = ancestor_table(parent, max_depth)
+        return cls(
+            tokens=tokens.where(valid, 0),
+            parent=parent,
+            depth=(ancestors[:, :-1] != 0).sum(dim=1).where(valid, 0),
+            valid=valid,
+            visible=visible_rows(ancestors, valid),
+            score=score.masked_fill(~valid, -torch.inf),
+            max_depth=max_depth,
+        )
+
+    @classmethod
+    def stack(cls, trees: Sequence["TreeBatch"]) -> "TreeBatch":
+        """One batch of all the trees, padded to the most rows; at least one tree."""
+        assert trees
+        rows = max(tree.rows for tree in trees)
+        padded = [tree.padded(rows) for tree in trees]
+        fields = ("tokens", "parent", "depth", "valid", "visible", "score")
+        return cls(
+            **{name: torch.cat([getattr(tree, name) for tree in padded]) for name in fields},
+            max_depth=max(tree.max_depth for tree in trees),
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.tokens.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return self.tokens.shape[1]
+
+    @cached_property
+    def node_count(self) -> torch.Tensor:
+        """`[B] int64`: valid nodes, the root not counted."""
+        return self.valid.sum(dim=1) - 1
+
+    @cached_property
+    def ancestors(self) -> torch.Tensor:
+        """`[B, D+1, R] int64`: see `mask.ancestor_table`."""
+        return ancestor_table(self.parent, self.max_depth)
+
+    @cached_property
+    def first_child(self) -> torch.Tensor:
+        """`[B, R] int64`: lowest row among a row's children, 0 for none."""
+        return child_links(self.parent, self.valid)[0]
+
+    @cached_property
+    def next_sibling(self) -> torch.Tensor:
+        """`[B, R] int64`: next row with the same parent, 0 for none."""
+        return child_links(self.parent, self.valid)[1]
+
+    def select(self, rows: torch.Tensor) -> "TreeBatch":
+        """The trees of requests `rows: [B'] int64`, in that order."""
+        return TreeBatch(
+            tokens=self.tokens[rows],
+            parent=self.parent[rows],
+            depth=self.depth[rows],
+            valid=self.valid[rows],
+            visible=self.visible[rows],
+            score=self.score[rows],
+            max_depth=self.max_depth,
+        )
+
+    def cut(self, counts: torch.Tensor) -> "TreeBatch":
+        """Keep the root and the first `counts[b]` nodes of each tree; the rest becomes padding.
+
+        `counts: [B] int64`, at least 0; more than a tree has leaves it as it is.
+        """
+        valid = self.valid & (index_range(self.rows, self.valid.device) <= counts[:, None])
+        visible = self.visible & valid[:, :, None]
+        visible[:, :, 0] = True
+        return TreeBatch(
+            tokens=self.tokens.where(valid, 0),
+            parent=self.parent.where(valid, 0),
+            depth=self.depth.where(valid, 0),
+            valid=valid,
+            visible=visible,
+            score=self.score.masked_fill(~valid, -torch.inf),
+            max_depth=self.max_depth,
+        )
+
+    def padded(self, rows: int) -> "TreeBatch":
+        """The same trees with padding up to `rows` rows."""
+        extra = rows - self.rows
+        assert extra >= 0, (rows, self.rows)
+        if extra == 0:
+            return self
+        visible = pad(self.visible, (0, extra, 0, extra))
+        visible[:, self.rows :, 0] = True
+        return TreeBatch(
+            tokens=pad(self.tokens, (0, extra)),
+            parent=pad(self.parent, (0, extra)),
+            depth=pad(self.depth, (0, extra)),
+            valid=pad(self.valid, (0, extra)),
+            visible=visible,
+            score=pad(self.score, (0, extra), value=-torch.inf),
+            max_depth=self.max_depth,
+        )
+
+    def check(self) -> None:
+        """Assert the invariants of the class; syncs with the device.
+
+        Raises:
+            AssertionError: names the invariant that does not hold.
+        """
+        row = index_range(self.rows, self.parent.device)
+        node = self.valid.clone()
+        node[:, 0] = False
+        padding = ~self.valid
+        parent_valid = self.valid.gather(1, self.parent.clamp(0, self.rows - 1))
+        parent_depth = self.depth.gather(1, self.parent.clamp(0, self.rows - 1))
+        holds = {
+            "the root is row 0, valid, its own parent, at depth 0": (
+                self.valid[:, 0] & (self.parent[:, 0] == 0) & (self.depth[:, 0] == 0)
+            ),
+            "parents are rows": (self.parent >= 0) & (self.parent < self.rows),
+            "no cycle: a node's parent comes before it": ~node | (self.parent < row),
+            "a node's parent is valid": ~node | parent_valid,
+            "a node is one deeper than its parent": ~node | (self.depth == parent_depth + 1),
+            "no node is deeper than max_depth": self.depth <= self.max_depth,
+            "padding comes after the nodes": self.valid[:, :-1] | padding[:, 1:],
+            "padding has token, parent and depth 0": (
+                self.valid | ((self.tokens == 0) & (self.parent == 0) & (self.depth == 0))
+            ),
+            "exactly the padding scores -inf": padding == (self.score == -torch.inf),
+            "no score is NaN": ~self.score.isnan(),
+        }
+        for invariant, held in holds.items():
+            assert bool(held.all()), f"tree: {invariant}"
+        expected = visible_rows(self.ancestors, self.valid)
+        assert torch.equal(self.visible, expected), "tree: a row sees itself and its ancestors"

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests through the OpenAI client, their times, and the server's own counters."""
+
+import re
+import statistics
+import time
+import urllib.request
+from dataclasses import dataclass, field
+
+from openai import OpenAI
+
+from vllm_eagle_pangu.demo import settings
+from vllm_eagle_pangu.demo.server import Server
+
+REQUEST_TIMEOUT_S = 120.0
+_COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total\{.*\} (\S+)$", re.M)
+
+
+@dataclass(frozen=True)
+class Completion:
+    text: str
+    prompt_ids: list[int]
+    ids: list[int]
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return len(self.ids) / self.seconds
+
+
+@dataclass
+class Record:
+    """What one method did: completions by prompt index, and its speculation counters."""
+
+    name: str
+    completions: dict[int, list[Completion]] = field(default_factory=dict)
+    drafts: float = 0.0
+    accepted: float = 0.0
+
+    def tokens_per_second(self) -> float:
+        """Tokens per second over all prompts, each at the median of its repeats."""
+        times = [statistics.median(c.seconds for c in runs) for runs in self.completions.values()]
+        return sum(len(runs[0].ids) for runs in self.completions.values()) / sum(times)
+
+    def tau(self) -> float | None:
+        """Mean acceptance length, bonus token included; None without speculation."""
+        return 1 + self.accepted / self.drafts if self.drafts else None
+
+
+class Client:
+    """One server, asked one request at a time, always greedily and for a fixed length."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.api = OpenAI(
+            base_url=f"{server.url}/v1", api_key="none", timeout=REQUEST_TIMEOUT_S, max_retries=0
+        )
+
+    def complete(self, prompt: str, tokens: int) -> Completion:
+        begin = time.perf_counter()
+        answer = self.api.completions.create(
+            model=settings.SERVED_NAME,
+            prompt=prompt,
+            max_tokens=tokens,
+            temperature=0.0,
+            extra_body={"ignore_eos": True, "min_tokens": tokens, "return_token_ids": True},
+        )
+        seconds = time.perf_counter() - begin
+        choice = answer.choices[0]
+        # What vLLM adds to OpenAI's fields.
+        extra = choice.model_extra or {}
+        ids = extra["token_ids"]
+        assert len(ids) == tokens, f"asked for {tokens} tokens, got {len(ids)}"
+        return Completion(choice.text, extra["prompt_token_ids"], ids, seconds)
+
+    def stream(self, prompt: str, tokens: int) -> tuple[list[int], list[int]]:
+        """Token ids of a streamed completion, and how many came with each chunk."""
+        chunks = self.api.completions.create(
+            model=settings.SERVED_NAME,
+            prompt=prompt,
+            max_tokens=tokens,
+            temperature=0.0,
+            stream=True,
+            extra_body={"ignore_eos": True, "min_tokens": tokens, "return_token_ids": True},
+        )
+        ids: list[int] = []
+        sizes: list[int] = []
+        for chunk in chunks:
+            new = (chunk.choices[0].model_extra or {}).get("token_ids") or []
+            if new:
+                ids += new
+                sizes.append(len(new))
+        return ids, sizes
+
+    def next_logits(self, ids: list[int], top: int) -> dict[int, float]:
+        """The target's `top` highest logits after the tokens `ids`, by token id."""
+        answer = self.api.completions.create(
+            model=settings.SERVED_NAME,
+            prompt=ids,
+            max_tokens=1,
+            temperature=0.0,
+            logprobs=top,
+            extra_body={"return_tokens_as_token_ids": True, "ignore_eos": True},
+        )
+        scores = answer.choices[0].logprobs
+        assert scores is not None and scores.top_logprobs is not None
+        best = scores.top_logprobs[0]
+        return {int(name.removeprefix("token_id:")): value for name, value in best.items()}
+
+    def counters(self) -> tuple[float, float]:
+        """Drafts proposed and draft tokens accepted since the server started."""
+        with urllib.request.urlopen(f"{self.server.url}/metrics", timeout=10) as answer:
+            found = dict(_COUNTER.findall(answer.read().decode()))
+        return float(found.get("drafts", 0)), float(found.get("accepted_tokens", 0))
+
+    def warm_up(self, prompt: str, tokens: int) -> None:
+        for _ in range(2):
+            self.complete(prompt, tokens)
+
+
+def record_round(
+    clients: dict[str, Client], records: dict[str, Record], prompts: list[str], tokens: int
+) -> None:
+    """Every prompt once on every server, server after server for the same prompt."""
+    before = {name: client.counters() for name, client in clients.items()}
+    for index, prompt in enumerate(prompts):
+        for name, client in clients.items():
+            runs = records[name].completions.setdefault(index, [])
+            runs.append(client.complete(prompt, tokens))
+    for name, client in clients.items():
+        drafts, accepted = client.counters()
+        records[name].drafts += drafts - before[name][0]
+        records[name].accepted += accepted - before[name][1]

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the demo's two checkpoints and its held-out prompts are."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+SHIPPED = Path(__file__).resolve().parent.parent / "demo_pair"
+
+
+@dataclass(frozen=True)
+class Pair:
+    target: Path
+    draft: Path
+    prompts: Path
+
+    def read_prompts(self, limit: int) -> list[str]:
+        """The first `limit` function headers, none of which the target was trained on."""
+        lines = self.prompts.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line)["prompt"] for line in lines if line.strip()][:limit]
+
+
+def find(folder: str | None = None) -> Pair:
+    """The shipped pair, or another folder laid out like it.
+
+    Raises:
+        FileNotFoundError: a part is missing; names it.
+    """
+    root = SHIPPED if folder is None else Path(folder).resolve()
+    prompts = root / "heldout_prompts.jsonl"
+    # A folder of checkpoints alone is run on the shipped prompts.
+    if folder is not None and not prompts.exists():
+        prompts = SHIPPED / prompts.name
+    pair = Pair(root / "target", root / "draft", prompts)
+    for needed in (pair.target / "config.json", pair.draft / "config.json", pair.prompts):
+        if not needed.is_file():
+            raise FileNotFoundError(
+                f"no demo pair: {needed} is missing. Install the package with its demo_pair "
+                "folder, or name a folder that holds target/ and draft/ with --pair"
+            )
+    return pair

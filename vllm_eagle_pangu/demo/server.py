@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `vllm serve` process of our own: started, waited for, and ended with all its children."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from vllm_eagle_pangu.demo import settings
+
+START_TIMEOUT_S = 240.0
+STOP_TIMEOUT_S = 20.0
+LOG_TAIL_LINES = 40
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ProcessGroup:
+    """A command in a session of its own, logging to a file."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("wb") as sink:
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def alive(self) -> bool:
+        """Whether any process of the group is left, the leader's children included."""
+        self.process.poll()
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End the whole group: politely, then by force.
+
+        Raises:
+            RuntimeError: a process survived both.
+        """
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.alive():
+                return
+            os.killpg(self.process.pid, number)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while self.alive() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        if self.alive():
+            raise RuntimeError(f"process group {self.process.pid} could not be ended")
+
+    def log_tail(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+class Server:
+    """vLLM's OpenAI server on a free loopback port; a context manager.
+
+    `speculative` is the value of --speculative-config, None for plain decoding. Starting only
+    launches the process, so that several can load at the same time; `wait` blocks until ready.
+    """
+
+    def __init__(self, name: str, target: Path, speculative: dict[str, object] | None) -> None:
+        self.name = name
+        self.target = target
+        self.speculative = speculative
+        self.port = free_port()
+        self.group: ProcessGroup | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        vllm = Path(sys.executable).with_name("vllm")
+        line = [str(vllm), "serve", str(self.target), "--host=127.0.0.1", f"--port={self.port}"]
+        line += [f"--served-model-name={settings.SERVED_NAME}", *settings.SERVER_FLAGS]
+        if self.speculative is not None:
+            line += ["--speculative-config", json.dumps(self.speculative)]
+        return line
+
+    def start(self) -> "Server":
+        environment = os.environ | settings.server_environment()
+        handle, path = tempfile.mkstemp(prefix=f"eagle-pangu-{self.name}-", suffix=".log")
+        os.close(handle)
+        self.group = ProcessGroup(self.command(), environment, Path(path))
+        return self
+
+    def wait(self) -> "Server":
+        """Block until the server answers.
+
+        Raises:
+            RuntimeError: it died or took too long; leaving the context shows the log's end.
+        """
+        assert self.group is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._healthy():
+            if self.group.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server '{self.name}' did not start")
+            time.sleep(0.2)
+        return self
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+    def stop(self, keep_log: bool = False) -> None:
+        if self.group is None:
+            return
+        self.group.stop()
+        if not keep_log:
+            self.group.log.unlink(missing_ok=True)
+        self.group = None
+
+    def __enter__(self) -> "Server":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        suspect = self.group is not None and not self._healthy()
+        if kind is not None and suspect:
+            assert self.group is not None
+            print(f"the server '{self.name}' is down; {self.group.log} ends:", file=sys.stderr)
+            print(self.group.log_tail(), file=sys.stderr)
+        self.stop(keep_log=kind is not None and suspect)

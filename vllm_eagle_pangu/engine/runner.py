@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree step inside vLLM's V1 model runner.
+
+In step order: `_prepare_inputs` places the trees in the batch, `_build_attention_metadata` hands
+their masks to the attention layers, `_sample` draws, walks and commits, and
+`propose_draft_token_ids` drafts the next trees. Everything else is vLLM's.
+"""
+
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.attention import Attention
+from vllm.v1.outputs import SamplerOutput
+
+from vllm_eagle_pangu.config import tree_config
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.engine.drafter import TreeDrafter
+from vllm_eagle_pangu.engine.sampling import draw_per_row, gather_logprobs, needs_paths
+from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
+from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
+from vllm_eagle_pangu.kernels.kv_commit import commit_slots, kv_commit
+from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+
+
+class TreeRunnerMixin:
+    """Overrides of `GPUModelRunner`; mix in before a platform's runner."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config = tree_config(self.vllm_config)
+        assert config is not None, "the tree worker runs only with method eagle_pangu"
+        self.tree_config = config
+        self.tree_policy = config.policy()
+        self.reference_mode = config.verify_mode == "reference"
+        self.tree_attention = "reference" if self.reference_mode else "cpp"
+        self.trees: dict[str, StoredTree] = {}
+        self.tree_step: TreeStep | None = None
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        super().load_model(*args, **kwargs)
+        self.tree_drafter = TreeDrafter(self, self.drafter, self.tree_attention)
+
+    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize_kv_cache(*args, **kwargs)
+        self.tree_layers = self._tree_layers()
+        rows = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
+        for _, layer in self.tree_layers:
+            layer.impl.scratch = _layer_scratch(layer, rows)
+        self.tree_drafter.allocate_scratch()
+
+    def _tree_layers(self) -> list[tuple[int, Attention]]:
+        """The target's attention layers, each with its KV cache group."""
+        context = self.compilation_config.static_forward_context
+        draft_layers = self.drafter._draft_attn_layer_names
+        return [
+            (group, context[name])
+            for group, spec in enumerate(self.kv_cache_config.kv_cache_groups)
+            for name in spec.layer_names
+            if name not in draft_layers
+        ]
+
+    def _on_request_state_removed(self, req_id: str, req_state: Any) -> None:
+        super()._on_request_state_removed(req_id, req_state)
+        self.trees.pop(req_id, None)
+
+    def _prepare_inputs(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
+        prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
+        self.tree_step = self._place_trees(scheduler_output)
+        if self.tree_step is not None:
+            step = self.tree_step
+            self.positions[step.batch_rows] = (step.prefix_len[:, None] + step.tree.depth)[
+                step.exists
+            ]
+            nodes = step.node_rows()
+            for table in self.input_batch.block_table.block_tables:
+                table.slot_mapping.gpu[nodes] = -1
+        return prepared
+
+    def _place_trees(self, scheduler_output: Any) -> TreeStep | None:
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        starts = self.query_start_loc.np
+        index_of = self.input_batch.req_id_to_index
+        placed = sorted((index_of[req_id], req_id) for req_id, ids in drafts.items() if ids)
+        num_reqs = self.input_batch.num_reqs
+        rows = int(starts[num_reqs])
+        tables = self.input_batch.block_table.block_tables
+        self.linear_slots = {gid: t.slot_mapping.gpu[:rows].clone() for gid, t in enumerate(tables)}
+        if not placed:
+            return None
+        if self.reference_mode:
+            for _, req_id in placed:
+                self._check_scheduled(req_id, drafts[req_id])
+        logit_counts = [1] * num_reqs
+        for index, req_id in placed:
+            logit_counts[index] = len(drafts[req_id]) + 1
+        requests = [index for index, _ in placed]
+        step = lay_out(
+            trees=[self.trees[req_id] for _, req_id in placed],
+            requests=requests,
+            counts=[logit_counts[index] for index in requests],
+            first_rows=[int(starts[index]) for index in requests],
+            prefix_lens=[int(self.input_batch.num_computed_tokens_cpu[i]) for i in requests],
+            logit_counts=logit_counts,
+            linear_positions=self.positions[:rows].clone(),
+            linear_slots=self.linear_slots,
+        )
+        if self.reference_mode:
+            step.tree.check()
+        return step
+
+    def _check_scheduled(self, req_id: str, scheduled: list[int]) -> None:
+        tree = self.trees[req_id]
+        drafted = tree.batch.tokens[tree.row, 1 : len(scheduled) + 1].tolist()
+        assert drafted == scheduled, f"request {req_id}: drafted {drafted}, scheduled {scheduled}"
+
+    def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        attn_metadata, common = super()._build_attention_metadata(*args, **kwargs)
+        step = self.tree_step
+        if step is None:
+            return attn_metadata, common
+        first_row, counts = step.first_row.int(), step.counts.int()
+        rows_of_group = {
+            group: VerifyRows(
+                block_table=self._block_table(group, step.requests),
+                prefix_len=step.prefix_len.int(),
+                query_start=first_row,
+                query_count=counts,
+                key_start=first_row,
+                key_count=counts,
+                visible=step.tree.visible,
+                implementation=self.tree_attention,
+                covers_batch=step.covers_batch,
+                batch_rows=step.whole_batch_rows,
+            )
+            for group in {group for group, _ in self.tree_layers}
+        }
+        for group, layer in self.tree_layers:
+            attn_metadata[layer.layer_name].tree = rows_of_group[group]
+        return attn_metadata, common
+
+    def _block_table(self, group: int, requests: torch.Tensor) -> torch.Tensor:
+        return self.input_batch.block_table[group].block_table.gpu[requests]
+
+    def _sample(self, logits: Any, spec_decode_metadata: Any) -> SamplerOutput:
+        metadata = self.input_batch.sampling_metadata
+        step = self.tree_step
+        if step is None:
+            return self.sampler(logits=logits, sampling_metadata=metadata)
+        paths = self._paths_below_root(step) if needs_paths(metadata) else None
+        drawn = draw_per_row(self.sampler, logits, metadata, step.logit_counts, paths)
+        draws = drawn.sampled_token_ids[:, 0].long()
+        logit_rows = step.logit_rows()
+        step.paths = tree_accept(step.tree, draws[logit_rows], self._depth())
+        self._commit(step, step.paths)
+        return self._emit(step, step.paths, drawn, logit_rows)
+
+    def _depth(self) -> int:
+        return self.tree_config.shape().depth
+
+    def _commit(self, step: TreeStep, paths: AcceptedPaths) -> None:
+        """Write the accepted nodes' K/V to their slots with vLLM's own cache-write op."""
+        rows = step.tree.tokens.shape[1]
+        slots_of_group = {
+            group: commit_slots(paths, step.slots_by_position(group), rows)[step.exists]
+            for group in {group for group, _ in self.tree_layers}
+        }
+        for group, layer in self.tree_layers:
+            scratch, slots = layer.impl.scratch, slots_of_group[group]
+
+            def write(key, value, slots, layer=layer):
+                layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
+
+            count = slots.shape[0]
+            kv_commit(
+                scratch.key[:count],
+                scratch.value[:count],
+                slots,
+                write,
+                check=self.reference_mode,
+            )
+
+    def _emit(
+        self, step: TreeStep, paths: AcceptedPaths, drawn: SamplerOutput, logit_rows: torch.Tensor
+    ) -> SamplerOutput:
+        """vLLM's form: `[B, D+1]` token ids, left-aligned, -1 padded."""
+        if step.covers_batch:
+            output, rows = paths.output, logit_rows.gather(1, paths.rows)
+        else:
+            first = torch.tensor(step.logit_counts).cumsum(0) - torch.tensor(step.logit_counts)
+            rows = first[:, None].repeat(1, paths.output.shape[1])
+            output = torch.full_like(rows, -1)
+            output[:, 0] = drawn.sampled_token_ids[first, 0]
+            output[step.requests] = paths.output
+            rows[step.requests] = logit_rows.gather(1, paths.rows)
+        logprobs = drawn.logprobs_tensors
+        return SamplerOutput(
+            sampled_token_ids=output.int(),
+            logprobs_tensors=None if logprobs is None else gather_logprobs(logprobs, rows),
+        )
+
+    def _paths_below_root(self, step: TreeStep) -> list[list[int]]:
+        """Per row of logits, the tokens between its root (excluded) and it (included)."""
+        paths: list[list[int]] = []
+        trees = iter(zip(step.tree.tokens.tolist(), step.tree.parent.tolist(), strict=True))
+        tree_requests = set(step.requests.tolist())
+        for request, count in enumerate(step.logit_counts):
+            rows: list[list[int]] = [[]]
+            if request in tree_requests:
+                tokens, parent = next(trees)
+                for row in range(1, count):
+                    rows.append([*rows[parent[row]], tokens[row]])
+            paths.extend(rows)
+        return paths
+
+    def _input_fits_in_drafter(self, common_attn_metadata: Any) -> bool:
+        """Always: the drafter leaves out single requests, where vLLM leaves out the batch."""
+        return common_attn_metadata is not None
+
+    def propose_draft_token_ids(
+        self,
+        scheduler_output: Any,
+        sampled_token_ids: Any,
+        sampling_metadata: Any,
+        hidden_states: Any,
+        sample_hidden_states: Any,
+        aux_hidden_states: Any,
+        spec_decode_metadata: Any,
+        common_attn_metadata: Any,
+        slot_mappings: Any,
+    ) -> list[list[int]]:
+        """Draft the next tree of every request; `[]` for requests that go without."""
+        count = scheduler_output.total_num_scheduled_tokens
+        aux = aux_hidden_states if self.use_aux_hidden_state_outputs else [hidden_states]
+        drafted = self.tree_drafter.propose(
+            sampled_token_ids, [hidden[:count] for hidden in aux], common_attn_metadata
+        )
+        self.tree_step = None
+        tokens: list[list[int]] = [[] for _ in range(self.input_batch.num_reqs)]
+        if drafted is not None:
+            node_counts = (drafted.tree.valid.sum(1) - 1).tolist()
+            node_tokens = drafted.tree.tokens[:, 1:].tolist()
+            for row, request in enumerate(drafted.requests):
+                tokens[request] = node_tokens[row][: node_counts[row]]
+                self.trees[self.input_batch.req_ids[request]] = StoredTree(drafted.tree, row)
+        return tokens
+
+
+def _layer_scratch(layer: Attention, rows: int) -> LayerScratch:
+    shape = (rows, layer.num_kv_heads, layer.head_size)
+    dtype = layer.kv_cache.dtype
+    return LayerScratch(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))

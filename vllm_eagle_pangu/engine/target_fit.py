@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which targets can verify a tree: causal decoders with ordinary attention and EAGLE-3 taps."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vllm_eagle_pangu.config import refusal
+
+_ANOTHER = 'choose another target, or vLLM\'s own "method": "eagle3"'
+
+# Flags of vLLM's ModelConfig that a target must not raise, and what each one means here.
+_FLAGS = {
+    "use_mla": "multi-head latent attention (MLA) has no tree attention",
+    "is_hybrid": "layers with a recurrent state cannot fork into branches",
+    "has_inner_state": "layers with a recurrent state cannot fork into branches",
+    "is_attention_free": "a model without attention cannot mask a tree",
+    "is_encoder_decoder": "encoder-decoder models are not supported",
+    "is_diffusion": "diffusion models have no next token to draft",
+    "is_mm_prefix_lm": "its image tokens see each other in both directions",
+    "uses_mrope": "multimodal rotary positions (M-RoPE) have no tree depth",
+    "rswa_window": "sliding-window attention has no tree attention",
+    "uses_alibi": "ALiBi's distances have no tree depth",
+}
+
+# Keys of a Hugging Face text config that say that attention is more than softmax(QK)V.
+_SINKS = (
+    "attention_sinks",
+    "param_sink_number",
+    "add_full_attention_sink_bias",
+    "add_swa_attention_sink_bias",
+    "swa_attention_sink_enabled",
+)
+
+
+def check_target(model_config: Any) -> None:
+    """Refuse a target whose layers cannot attend a tree, or that exposes no hidden states.
+
+    `model_config` is vLLM's. Raises ValueError.
+    """
+    if model_config.runner_type != "generate":
+        raise refusal(
+            "runner",
+            model_config.runner_type,
+            "only text generation drafts tokens",
+            "set runner to generate, or remove speculative_config",
+        )
+    for flag, problem in _FLAGS.items():
+        if getattr(model_config, flag):
+            raise refusal("model", model_config.model, f"{problem} ({flag})", _ANOTHER)
+    check_attention(model_config)
+    _check_taps(model_config)
+
+
+def check_attention(model_config: Any) -> None:
+    """Refuse attention that a tree's mask does not describe. For targets and heads alike."""
+    for key, value, problem in _odd_attention(model_config.hf_text_config):
+        raise refusal(key, value, f"{model_config.model}: {problem}", _ANOTHER)
+
+
+def _odd_attention(config: Any) -> Iterator[tuple[str, Any, str]]:
+    """The keys of a Hugging Face text config that trees do not honour: key, value, problem."""
+    layers = getattr(config, "layer_types", None) or []
+    windowed = sorted({kind for kind in layers if "sliding" in kind or "chunked" in kind})
+    if windowed:
+        yield "layer_types", windowed, "sliding-window attention has no tree attention"
+    window = getattr(config, "sliding_window", None)
+    # Qwen configs keep the number although no layer uses it.
+    used = not layers and getattr(config, "use_sliding_window", True)
+    if window is not None and used:
+        yield "sliding_window", window, "sliding-window attention has no tree attention"
+    chunk = getattr(config, "attention_chunk_size", None)
+    if chunk and not layers:
+        yield "attention_chunk_size", chunk, "chunked attention has no tree attention"
+    interleaved = getattr(config, "interleaved_sliding_window", None)
+    if interleaved:
+        yield (
+            "interleaved_sliding_window",
+            interleaved,
+            "sliding-window attention has no tree attention",
+        )
+    if getattr(config, "attn_logit_softcapping", None):
+        yield (
+            "attn_logit_softcapping",
+            config.attn_logit_softcapping,
+            "tree attention does not cap attention scores",
+        )
+    for key in _SINKS:
+        if getattr(config, key, None):
+            yield key, getattr(config, key), "tree attention knows no attention sinks"
+
+
+def _check_taps(model_config: Any) -> None:
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    architectures = model_config.architectures
+    model_class, _ = model_config.registry.resolve_model_cls(architectures, model_config)
+    if not supports_eagle3(model_class):
+        raise refusal(
+            "model",
+            model_config.model,
+            f"vLLM's {model_class.__name__} does not expose the hidden states that EAGLE-3 taps",
+            "choose a target that vLLM's eagle3 method serves",
+        )

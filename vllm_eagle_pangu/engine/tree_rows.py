@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attention layer needs to know of the trees in a batch, and where it keeps their K/V."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class LayerScratch:
+    """Dense K/V of one layer's tree rows, thrown away or committed after the step.
+
+    `key`, `value`: `[S, Hk, K]` in the cache's dtype.
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+@dataclass
+class TreeRows:
+    """Tree rows of one forward pass, in the terms of `kernels.tree_attention`; T requests.
+
+    `block_table: [T, P] int32`, `prefix_len`, `query_start`, `query_count`, `key_start`,
+    `key_count: [T] int32`, `visible: [T, Rq, Rk] bool`.
+    """
+
+    block_table: torch.Tensor
+    prefix_len: torch.Tensor
+    query_start: torch.Tensor
+    query_count: torch.Tensor
+    key_start: torch.Tensor
+    key_count: torch.Tensor
+    visible: torch.Tensor
+    implementation: str
+    # True when every row of the batch belongs to a tree: vLLM's own op is then not called.
+    covers_batch: bool
+
+    def store(
+        self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The dense key and value rows to attend; subclasses keep them in `scratch`."""
+        del scratch
+        return key, value
+
+
+@dataclass
+class VerifyRows(TreeRows):
+    """Rows [root, node 1..M] of each tree in the target's forward; K/V kept for the commit."""
+
+    # [S] rows of the batch that belong to trees, None when all of them do.
+    batch_rows: torch.Tensor | None
+
+    def store(
+        self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert scratch is not None
+        if self.batch_rows is None:
+            scratch.key[: key.shape[0]].copy_(key)
+            scratch.value[: value.shape[0]].copy_(value)
+        else:
+            count = self.batch_rows.shape[0]
+            scratch.key[:count].copy_(key[self.batch_rows])
+            scratch.value[:count].copy_(value[self.batch_rows])
+        return key, value
+
+
+@dataclass
+class LevelRows(TreeRows):
+    """W rows per request of one drafter pass; they attend the levels above in the scratch."""
+
+    level: int
+    width: int
+    depth: int
+
+    def store(
+        self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert scratch is not None
+        rows = slice(self.level * self.width, (self.level + 1) * self.width)
+        for kept, new in ((scratch.key, key), (scratch.value, value)):
+            per_request = kept.unflatten(0, (-1, self.depth * self.width))
+            per_request[: new.shape[0] // self.width, rows] = new.unflatten(0, (-1, self.width))
+        return scratch.key, scratch.value

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Hugging Face target with EAGLE-3 taps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from vllm_eagle_pangu.models.pangu_as_llama import PANGU_MODEL_TYPE, load_pangu_as_llama
+
+
+class ReferenceTarget:
+    """openPangu Embedded, Llama or Qwen3 in transformers, with eager attention.
+
+    `taps`: layer indices; tap i is what enters layer i, and for i = number of layers what enters
+    the final norm.
+    """
+
+    def __init__(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
+        config = json.loads((Path(folder) / "config.json").read_text())
+        if config["model_type"] == PANGU_MODEL_TYPE:
+            self._model = load_pangu_as_llama(folder, dtype)
+        else:
+            self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        self._model.set_attn_implementation("eager")
+        self._dtype = dtype
+        layers = len(self._model.model.layers)
+        # vLLM's default, and like vLLM without duplicates and in layer order.
+        self.taps: tuple[int, ...] = tuple(sorted({2, layers // 2, layers - 3}))
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """`[V, H]`."""
+        return self._model.get_input_embeddings().weight.detach()
+
+    @property
+    def output(self) -> torch.Tensor:
+        """`[V, H]`."""
+        return self._model.get_output_embeddings().weight.detach()
+
+    @torch.no_grad()
+    def forward(
+        self,
+        # [B, N] int64
+        tokens: torch.Tensor,
+        # [B, N] int64
+        positions: torch.Tensor,
+        cache: DynamicCache,
+        # [N, N] bool: which of these rows a row attends; None means causal
+        visible: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append the rows to `cache`; returns logits `[B, N, V] float32` and taps
+        `[B, N, taps*H]`. Every row attends all that the cache held before.
+        """
+        mask = None if visible is None else self._additive(visible, cache.get_seq_length())
+        states: dict[int, torch.Tensor] = {}
+        hooks = [self._record(index, states) for index in self.taps]
+        try:
+            logits = self._model(
+                input_ids=tokens,
+                position_ids=positions,
+                past_key_values=cache,
+                attention_mask=mask,
+                use_cache=True,
+            ).logits
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return logits.float(), torch.cat([states[index] for index in self.taps], dim=-1)
+
+    def _record(self, index: int, states: dict[int, torch.Tensor]):
+        inner = self._model.model
+        module = inner.norm if index == len(inner.layers) else inner.layers[index]
+
+        def keep_input(module, args, kwargs):
+            states[index] = args[0] if args else kwargs["hidden_states"]
+
+        return module.register_forward_pre_hook(keep_input, with_kwargs=True)
+
+    def _additive(self, visible: torch.Tensor, prefix: int) -> torch.Tensor:
+        rows = visible.shape[0]
+        seen = torch.cat([torch.ones(rows, prefix, dtype=torch.bool), visible], dim=1)
+        mask = torch.zeros(seen.shape, dtype=self._dtype)
+        return mask.masked_fill(~seen, torch.finfo(self._dtype).min)[None, None]

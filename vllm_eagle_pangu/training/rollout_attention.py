@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of one training-time-test step, all anchors at once.
+
+Rollout step k of the anchor at position t drafts from position t + k. It may see what it would
+see when drafting for real: the keys that true hidden states gave for positions 0..t (step 0),
+and its own earlier keys, one per step: those of steps 1..k *of the same anchor*. So step 0
+needs a causal matrix and each later step one diagonal.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rollout_attention(
+    query: Tensor, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]
+) -> Tensor:
+    """Attend from step k = len(keys) - 1; row t belongs to the anchor at position t.
+
+    Args:
+        query: [B, H, A, D], rotated for positions k .. k + A - 1.
+        keys: one [B, H_kv, A, D] per step 0..k, rotated; row t of step i has position t + i.
+        values: like keys.
+
+    Returns:
+        [B, H, A, D]
+    """
+    batch, heads, anchors, dim = query.shape
+    kv_heads = keys[0].shape[1]
+    grouped = (query * dim**-0.5).reshape(batch, kv_heads, -1, anchors, dim)
+    scores = grouped.flatten(2, 3) @ keys[0].mT
+    scores = scores.view(batch, kv_heads, -1, anchors, anchors)
+    future = torch.full((anchors, anchors), float("-inf"), dtype=scores.dtype, device=query.device)
+    scores = scores + future.triu(1)
+    if len(keys) > 1:
+        own = [(grouped * key[:, :, None]).sum(-1, keepdim=True) for key in keys[1:]]
+        scores = torch.cat([scores, *own], dim=-1)
+    weights = torch.softmax(scores, dim=-1).to(values[0].dtype)
+    context = weights[..., :anchors].flatten(2, 3) @ values[0]
+    mixed = context.view(batch, kv_heads, -1, anchors, dim)
+    for step, value in enumerate(values[1:]):
+        mixed = mixed + weights[..., anchors + step, None] * value[:, :, None]
+    return mixed.reshape(batch, heads, anchors, dim)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The target as the head's teacher: hidden states at the taps, and next-token distributions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from vllm_eagle_pangu.training import causal_attention
+from vllm_eagle_pangu.models.pangu_as_llama import PANGU_ARCHITECTURE, load_pangu_as_llama
+
+SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
+
+
+@dataclass
+class TeacherStates:
+    """What one target forward over [B, T] tokens leaves for the head."""
+
+    taps: Tensor
+    """[B, T, n_taps * H_t], residual streams side by side."""
+    last: Tensor
+    """[B, T, H_t], after the final norm: the input of `lm_head`."""
+
+
+class Teacher:
+    """A frozen target. Taps count layers: tap k is the residual stream after k layers."""
+
+    def __init__(self, model: Any, taps: tuple[int, ...]) -> None:
+        layers = model.config.num_hidden_layers
+        if sorted(set(taps)) != list(taps) or taps[0] < 1 or taps[-1] > layers:
+            raise ValueError(
+                f"head.taps={list(taps)} must be ascending, distinct and in 1..{layers} "
+                "(tap k is the state after k layers)"
+            )
+        self.model, self.taps = model.eval().requires_grad_(False), taps
+        self._caught: dict[int, Tensor] = {}
+        for tap in taps:
+            model.model.layers[tap - 1].register_forward_hook(self._catch(tap))
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.model.get_input_embeddings()
+
+    @property
+    def output_weight(self) -> Tensor:
+        """[V, H_t]"""
+        return self.model.get_output_embeddings().weight
+
+    @torch.no_grad()
+    def read(self, tokens: Tensor) -> TeacherStates:
+        """tokens: [B, T] -> states at every position."""
+        last = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state
+        taps = torch.cat([self._caught.pop(tap) for tap in self.taps], dim=-1)
+        return TeacherStates(taps, last)
+
+    def _catch(self, tap: int) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self._caught[tap] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+
+def load_target(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """Load a target: openPangu Embedded, Llama or Qwen3, as a Hugging Face folder."""
+    path = folder / "config.json"
+    if not path.exists():
+        raise ValueError(f"target={str(folder)!r} has no config.json: name a Hugging Face folder")
+    architecture = (json.loads(path.read_text()).get("architectures") or ["none"])[0]
+    attention = causal_attention.register()
+    if architecture == PANGU_ARCHITECTURE:
+        model = load_pangu_as_llama(folder, dtype)
+        model.set_attn_implementation(attention)
+        return model
+    if architecture not in SUPPORTED_ARCHITECTURES:
+        raise ValueError(
+            f"target={str(folder)!r} is a {architecture}: "
+            f"heads can be trained for {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation=attention
+    ).eval()
