@@ -20,9 +20,16 @@ import torch
 # IEEE semantics stay on: the ops let a NaN in live input through to the output. No errno and no
 # traps are what the vectoriser needs.
 _FLAGS = (
-    "-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -fPIC -shared "
-    "-Wno-psabi"
-).split()
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fopenmp",
+    "-fPIC",
+    "-shared",
+    "-Wno-psabi",
+)
 
 
 @functools.cache
@@ -64,13 +71,13 @@ def openmp_runtime() -> str:
     symbol that the dynamic linker gives to torch: first the global scope, where a preloaded
     libiomp5 stands, then what libtorch_cpu itself links.
     """
-    scopes = [None, Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"]
+    scopes = (None, str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     for scope in scopes:
         try:
-            entry = ctypes.CDLL(scope and str(scope)).GOMP_parallel
+            entry = ctypes.CDLL(scope).GOMP_parallel
         except (OSError, AttributeError):
             continue
-        return os.path.realpath(_file_of(entry))
+        return os.path.realpath(_file_of(ctypes.cast(entry, ctypes.c_void_p)))
     raise RuntimeError(
         "cannot compile the C++ CPU ops: torch's OpenMP runtime was not found (this torch is built"
         " without OpenMP). Use a torch wheel with OpenMP, or set `verify_mode: reference`."
@@ -88,9 +95,9 @@ class _SymbolInfo(ctypes.Structure):
     )
 
 
-def _file_of(function: ctypes._CFuncPtr) -> str:
+def _file_of(function: ctypes.c_void_p) -> str:
     info = _SymbolInfo()
-    found = ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info))
+    found = ctypes.CDLL(None).dladdr(function, ctypes.byref(info))
     assert found, "dladdr knows no file for a symbol that dlsym just gave"
     return os.fsdecode(info.file)
 
@@ -130,7 +137,9 @@ def _compile(name: str, command: Sequence[str], library: Path) -> None:
         ) from error
     os.close(handle)
     try:
-        run = subprocess.run([*command, "-o", temporary], capture_output=True, text=True)
+        run = subprocess.run(
+            [*command, "-o", temporary], check=False, capture_output=True, text=True
+        )
         if run.returncode:
             raise RuntimeError(
                 f"g++ failed on the C++ CPU op {name}; mend the compiler, or set `verify_mode:"

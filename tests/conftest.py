@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that several test folders share: tiny checkpoints, written once per session."""
+"""Fixtures that several test folders share: tiny checkpoints and an engine that runs them."""
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,42 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of an EAGLE-3 head for `tiny_pangu` that is right more often than not."""
     return write_tiny_head(tmp_path_factory.mktemp("tiny") / "head")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager]:
+    """`with engine(folder, **LLM arguments) as llm`: a real vLLM engine in this process.
+
+    Float32, eager unless told otherwise, openPangu registered. Gone when the block is left.
+    """
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    from vllm import LLM
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    from vllm_eagle_pangu.models.registration import register_models
+
+    register_models()
+
+    @contextmanager
+    def start(folder: Path, **options) -> Iterator[LLM]:
+        settings = {
+            "dtype": "float32",
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "max_model_len": 256,
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": 256,
+            "max_logprobs": -1,
+            "disable_log_stats": True,
+        }
+        llm = LLM(model=str(folder), **settings | options)
+        try:
+            yield llm
+        finally:
+            llm.llm_engine.engine_core.shutdown()
+            del llm
+            cleanup_dist_env_and_memory()
+
+    return start

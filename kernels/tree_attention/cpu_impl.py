@@ -12,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-
 from vllm_eagle_pangu.kernels.native import load_native
-
-from .pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 _CALL = struct.Struct("@13P5q2q2q2q2q4q4qq3qd")
 

@@ -7,7 +7,13 @@ from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 
 SHAPES = st.sampled_from(
-    [TreeShape(1, 1, 1), chain_shape(4), TreeShape(2, 3, 6), TreeShape(3, 4, 13), TreeShape(4, 1, 3)]
+    [
+        TreeShape(1, 1, 1),
+        chain_shape(4),
+        TreeShape(2, 3, 6),
+        TreeShape(3, 4, 13),
+        TreeShape(4, 1, 3),
+    ]
 )
 
 
@@ -18,8 +24,9 @@ def drafts(shape: TreeShape, batch: int, seed: int, decimals: int = 6):
         rows = () if level == 0 else (shape.width,)
         size = (batch, *rows, shape.width)
         scores = torch.randn(size, generator=generator).log_softmax(-1).round(decimals=decimals)
-        yield scores.sort(dim=-1, descending=True).values, torch.randint(
-            1000, size, generator=generator
+        yield (
+            scores.sort(dim=-1, descending=True).values,
+            torch.randint(1000, size, generator=generator),
         )
 
 
@@ -34,13 +41,13 @@ def grow(shape: TreeShape, batch: int, seed: int, decimals: int = 6):
 def expand_by_hand(levels, b: int, width: int):
     """EAGLE-2 expansion on plain paths: all candidates, and the frontier of each level.
 
-    A candidate is (score, path of tokens, indices taken); scores add up in float32 as drafted.
+    A candidate is (score, path of tokens, (frontier row, child) taken on each level); scores add up
+    in float32 as drafted.
     """
     zero = torch.zeros(())
-    frontier = [(zero, (), ())]
+    frontier: list[tuple] = [(zero, (), ())]
     candidates, frontiers = [], []
     for scores, tokens in levels:
-        scores, tokens = scores.view(-1, *scores.shape[-2:]) if scores.dim() == 3 else scores, tokens
         children = []
         for row, (score, path, chosen) in enumerate(frontier):
             log_p = scores[b][row] if scores.dim() == 3 else scores[b]
@@ -58,9 +65,7 @@ def expand_by_hand(levels, b: int, width: int):
 def test_frontier_is_the_best_children_of_the_last_one(shape, seed, decimals):
     _, levels, frontiers = grow(shape, 2, seed, decimals)
     for b in range(2):
-        for mine, hand in zip(
-            frontiers, expand_by_hand(levels, b, shape.width)[1], strict=True
-        ):
+        for mine, hand in zip(frontiers, expand_by_hand(levels, b, shape.width)[1], strict=True):
             assert mine.score[b].tolist() == [float(score) for score, _, _ in hand]
             assert mine.tokens[b].tolist() == [path[-1] for _, path, _ in hand]
             assert mine.parent[b].tolist() == [chosen[-1][0] for _, _, chosen in hand]

@@ -44,8 +44,32 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_no_second_openmp_runtime_is_mapped(tmp_path: Path) -> None:
-    assert "libgomp" in finish(start(tmp_path, LD_PRELOAD=""))
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A cache that two processes filled at once, and what they printed."""
+    cache = tmp_path_factory.mktemp("cache")
+    processes = [start(cache, LD_PRELOAD="") for _ in range(2)]
+    return cache, [finish(process) for process in processes]
+
+
+def test_no_second_openmp_runtime_is_mapped(raced: tuple[Path, list[str]]) -> None:
+    for output in raced[1]:
+        assert "libgomp" in output
+
+
+def test_processes_that_race_leave_one_library_and_no_rubbish(
+    raced: tuple[Path, list[str]],
+) -> None:
+    assert [path.suffix for path in raced[0].iterdir()] == [".so"]
+
+
+def test_a_library_in_the_cache_is_loaded_without_compiling(
+    raced: tuple[Path, list[str]],
+) -> None:
+    (library,) = raced[0].iterdir()
+    written = library.stat().st_mtime_ns
+    finish(start(raced[0], LD_PRELOAD=""))
+    assert [path.stat().st_mtime_ns for path in raced[0].iterdir()] == [written]
 
 
 def test_a_preloaded_intel_runtime_is_the_one_that_is_used(tmp_path: Path) -> None:
@@ -53,20 +77,6 @@ def test_a_preloaded_intel_runtime_is_the_one_that_is_used(tmp_path: Path) -> No
     if not intel.exists():
         pytest.skip("intel-openmp is not installed here")
     assert "libiomp5" in finish(start(tmp_path, LD_PRELOAD=str(intel)))
-
-
-def test_processes_that_race_leave_one_library_and_no_rubbish(tmp_path: Path) -> None:
-    for process in [start(tmp_path), start(tmp_path)]:
-        finish(process)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
-
-
-def test_a_library_in_the_cache_is_loaded_without_compiling(tmp_path: Path) -> None:
-    finish(start(tmp_path))
-    (library,) = tmp_path.iterdir()
-    written = library.stat().st_mtime_ns
-    finish(start(tmp_path))
-    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [written]
 
 
 def test_a_missing_compiler_is_named_with_its_mend(tmp_path: Path) -> None:

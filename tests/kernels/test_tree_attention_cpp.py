@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
     AttentionCase,
@@ -120,8 +119,9 @@ def test_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> Non
             "transposed_keys": draw.random() < 0.7,
             "dtype": draw.choice(DTYPES),
         }
-        prefixes = tuple(draw.choice((0, 1, 15, 64, 65, draw.randint(2, 400)))
-                         for _ in range(requests))
+        prefixes = tuple(
+            draw.choice((0, 1, 15, 64, 65, draw.randint(2, 400))) for _ in range(requests)
+        )
         if draw.random() < 0.5:
             rows = tuple(draw.randint(1, 40) for _ in range(requests))
             case = verify_case("random", prefixes, rows, **shape)
@@ -133,7 +133,9 @@ def test_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> Non
 
 
 @pytest.mark.parametrize("count", (1, 2, 3, 4))
-def test_any_number_of_threads_splits_long_prefixes_and_merges_them(count: int, threads: Any) -> None:
+def test_any_number_of_threads_splits_long_prefixes_and_merges_them(
+    count: int, threads: Any
+) -> None:
     threads(count)
     check(make_inputs(verify_case("one_kv_head", (5000,), (17,), heads=3, kv_heads=1)))
     check(make_inputs(verify_case("unequal", (3000, 0, 700), (9, 9, 33), heads=3, kv_heads=1)))
@@ -147,8 +149,9 @@ def test_strides_of_every_kind_are_followed() -> None:
     def spread(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         """The same values with every other element of `dims` left out of a larger tensor."""
         large = torch.full([n * (2 if d in dims else 1) for d, n in enumerate(x.shape)], 7.0)
-        view = large.to(x.dtype)[tuple(slice(None, None, 2 if d in dims else 1)
-                                       for d in range(x.dim()))]
+        view = large.to(x.dtype)[
+            tuple(slice(None, None, 2 if d in dims else 1) for d in range(x.dim()))
+        ]
         return view.copy_(x)
 
     for name in ("query", "key", "value", "output"):

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Targets in a real vLLM engine against transformers: logits, greedy tokens and EAGLE-3 taps."""
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,23 +9,12 @@ from transformers import LlamaForCausalLM
 
 from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
 
-pytest.importorskip("vllm")
 pytestmark = pytest.mark.engine
 
 PROMPTS = [[256, 72, 101, 108, 108, 111], [256, 7, 7, 7], [256, *range(40, 73)]]
 NEW_TOKENS = 24
 # Float32 on both sides, but vLLM's attention kernel sums in another order.
 LOGPROB_TOLERANCE = 2e-3
-
-
-@pytest.fixture(autouse=True)
-def _engine_in_this_process(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
-    from vllm_eagle_pangu.models.registration import register_models
-
-    register_models()
 
 
 @pytest.fixture(params=["pangu", "llama"])
@@ -39,7 +25,7 @@ def target(request: pytest.FixtureRequest) -> tuple[Path, LlamaForCausalLM]:
     return folder, LlamaForCausalLM.from_pretrained(folder).eval()
 
 
-def test_vllm_equals_transformers_and_taps_are_layer_inputs(target):
+def test_vllm_equals_transformers_and_taps_are_layer_inputs(target, engine):
     folder, model = target
     expected = [greedy(model, prompt) for prompt in PROMPTS]
     with engine(folder) as llm:
@@ -51,7 +37,7 @@ def test_vllm_equals_transformers_and_taps_are_layer_inputs(target):
         check_taps(llm, model, PROMPTS[2])
 
 
-def test_openpangu_without_taps_returns_a_plain_tensor(tiny_pangu: Path):
+def test_openpangu_without_taps_returns_a_plain_tensor(tiny_pangu: Path, engine):
     """What vLLM's own class does: the plugin changes nothing where its method is not chosen."""
     kinds = []
     with engine(tiny_pangu) as llm:
@@ -60,7 +46,7 @@ def test_openpangu_without_taps_returns_a_plain_tensor(tiny_pangu: Path):
     assert kinds == [torch.Tensor, torch.Tensor]
 
 
-def test_compiled_openpangu_serves_vllms_own_eagle3(tiny_pangu: Path, tiny_head: Path):
+def test_compiled_openpangu_serves_vllms_own_eagle3(tiny_pangu: Path, tiny_head: Path, engine):
     """Taps pass through torch.compile; vLLM's chain method, unchanged, gets hidden states."""
     model = load_pangu_as_llama(tiny_pangu)
     options = {"method": "eagle3", "model": str(tiny_head), "num_speculative_tokens": 3}
@@ -71,30 +57,6 @@ def test_compiled_openpangu_serves_vllms_own_eagle3(tiny_pangu: Path, tiny_head:
     assert [list(c.token_ids) for c in completions] == [greedy(model, p) for p in PROMPTS]
     assert taps == [(1, 2, 3)]
     assert compiled == [True]
-
-
-@contextmanager
-def engine(folder: Path, **options) -> Iterator:
-    from vllm import LLM
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    settings = {"enforce_eager": True, "enable_prefix_caching": False} | options
-    llm = LLM(
-        model=str(folder),
-        dtype="float32",
-        max_model_len=256,
-        max_num_seqs=4,
-        max_num_batched_tokens=256,
-        max_logprobs=-1,
-        disable_log_stats=True,
-        **settings,
-    )
-    try:
-        yield llm
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        del llm
-        cleanup_dist_env_and_memory()
 
 
 def complete(llm, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> list:

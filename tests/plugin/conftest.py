@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def write_head(tmp_path: Path) -> Callable[..., Path]:
     def write(shapes: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> Path:
         folder = _write(tmp_path / "head", HEAD | changes)
         tensors = {
-            name: torch.zeros(shape) for name, shape in (HEAD_SHAPES if shapes is None else shapes).items()
+            name: torch.zeros(shape)
+            for name, shape in (HEAD_SHAPES if shapes is None else shapes).items()
         }
         save_file(tensors, folder / "model.safetensors")
         return folder
@@ -87,6 +89,21 @@ def refused() -> Callable[[Any], str]:
         return str(refusal.value)
 
     return message
+
+
+@pytest.fixture
+def know_class(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Lets vLLM inspect one of its model classes here, not in a subprocess of many seconds."""
+
+    def register(module: str, name: str) -> None:
+        from vllm.model_executor.models.registry import ModelRegistry, _RegisteredModel
+
+        model_class = getattr(import_module(f"vllm.model_executor.models.{module}"), name)
+        monkeypatch.setitem(
+            ModelRegistry.models, name, _RegisteredModel.from_model_cls(model_class)
+        )
+
+    return register
 
 
 @pytest.fixture

@@ -3,7 +3,10 @@
 
 import copy
 import json
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -99,3 +102,26 @@ def test_the_attention_backend_is_replaced_only_on_request():
         assert cpu.get_path() == "vllm_eagle_pangu.engine.cpu_attention.TreeCPUAttentionBackend"
     finally:
         cpu.clear_override()
+
+
+def test_llm_shows_the_refusal(target, head):
+    from vllm import LLM
+
+    spec = {"method": "eagle_pangu", "model": str(head), "tree_width": 0}
+    with pytest.raises(ValueError, match=r"^eagle_pangu: tree_width=0: must be at least 1; set"):
+        LLM(str(target), skip_tokenizer_init=True, speculative_config=spec)
+
+
+def test_vllm_serve_shows_the_refusal_and_fails(target, head):
+    spec = json.dumps({"method": "eagle_pangu", "model": str(head), "tree_width": 0})
+    serve = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(target)]
+    result = subprocess.run(
+        [*serve, "--skip-tokenizer-init", "--speculative-config", spec],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode != 0
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("ValueError: eagle_pangu: tree_width=0: must be at least 1; set")

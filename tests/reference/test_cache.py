@@ -31,7 +31,9 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> CommittedCache:
 
 def same(left: list, right: list) -> bool:
     return all(
-        torch.equal(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x, y, strict=True)
+        torch.equal(a, b)
+        for x, y in zip(left, right, strict=True)
+        for a, b in zip(x, y, strict=True)
     )
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
@@ -32,10 +32,28 @@ def gumbel(logits: torch.Tensor, position: int) -> int:
     return int((logits.softmax(-1) / noise).argmax())
 
 
-@pytest.mark.parametrize("kind", ["pangu", "llama"])
+@pytest.fixture(scope="module")
+def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(3)
+    config = Qwen3Config(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        initializer_range=0.2,
+    )
+    folder = tmp_path_factory.mktemp("tiny") / "qwen3"
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["pangu", "llama", "qwen3"])
 def test_plain_decoding_is_transformers_greedy(kind: str, request: pytest.FixtureRequest):
     folder = request.getfixturevalue(f"tiny_{kind}")
-    load = load_pangu_as_llama if kind == "pangu" else LlamaForCausalLM.from_pretrained
+    load = load_pangu_as_llama if kind == "pangu" else AutoModelForCausalLM.from_pretrained
     model = load(folder)
     for prompt in PROMPTS:
         expected = model.generate(
@@ -127,18 +145,16 @@ def test_decoding_does_not_depend_on_the_fast_reorder(
     full = oracle.tree(PROMPTS[0], NEW_TOKENS, SHAPES[1])
     assert (oracle.cache.fast_commits, oracle.cache.full_commits) == (0, len(full.steps))
     assert fast.tokens == full.tokens
-    assert all(
-        torch.equal(a.logits, b.logits) for a, b in zip(fast.steps, full.steps, strict=True)
-    )
+    assert all(torch.equal(a.logits, b.logits) for a, b in zip(fast.steps, full.steps, strict=True))
 
 
 def test_user_errors_name_the_key_and_the_mend(tiny_pangu: Path):
-    with pytest.raises(ValueError, match="verify='both'.*'mask' or 'branches'"):
+    with pytest.raises(ValueError, match=r"verify='both'.*'mask' or 'branches'"):
         OracleDecoder(tiny_pangu, verify="both")
     decoder = OracleDecoder(tiny_pangu)
     with pytest.raises(ValueError, match=r"head_folder=None.*pass its folder"):
         decoder.tree([256], 1, SHAPES[0])
-    with pytest.raises(ValueError, match="sampler='random'.*'greedy'"):
+    with pytest.raises(ValueError, match=r"sampler='random'.*'greedy'"):
         decoder.plain([256], 1, sampler="random")
 
 
@@ -162,16 +178,12 @@ def check_same_cache(left: OracleDecoder, right: OracleDecoder) -> None:
 
 
 def read_text(oracle: OracleDecoder, text: list[int]):
-    from transformers import DynamicCache
-
     cache = DynamicCache()
     oracle.target.forward(torch.tensor([text]), torch.arange(len(text))[None], cache)
     return cache
 
 
 def full_forward(oracle: OracleDecoder, text: list[int]) -> torch.Tensor:
-    from transformers import DynamicCache
-
     positions = torch.arange(len(text))[None]
     logits, _ = oracle.target.forward(torch.tensor([text]), positions, DynamicCache())
     return logits[0, -1]

@@ -6,8 +6,10 @@ from dataclasses import fields
 from functools import wraps
 from typing import Any
 
+from pydantic import ValidationError
+
 from vllm_eagle_pangu.compat.method_choice import FLAT_KEYS, chosen_spec
-from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal, tree_config
+from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal
 
 WORKER = "vllm_eagle_pangu.engine.cpu_worker.TreeCPUWorker"
 ATTENTION_BACKEND = "vllm_eagle_pangu.engine.cpu_attention.TreeCPUAttentionBackend"
@@ -65,6 +67,8 @@ def _create_speculative_config(original: Callable) -> Callable:
     # Remove when: vLLM lets a plugin register a speculative method with keys of its own.
     def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         spec = chosen_spec(self)
+        if spec is None and hasattr(self, ATTRIBUTE):
+            raise _speculators_target(self.model)
         if spec is None:
             return original(self, *args, **kwargs)
         tree, rest = TreeConfig.split(spec, host_keys())
@@ -75,8 +79,8 @@ def _create_speculative_config(original: Callable) -> Callable:
         self.speculative_config = rest
         try:
             config = original(self, *args, **kwargs)
-        except OSError as error:
-            raise _unreadable_head(rest["model"], error) from error
+        except (OSError, ValueError) as error:
+            raise _unusable_head(rest["model"], error) from error
         finally:
             for name, value in said.items():
                 setattr(self, name, value)
@@ -97,12 +101,14 @@ def _create_engine_config(original: Callable) -> Callable:
             return original(self, *args, **kwargs)
         from vllm_eagle_pangu.engine import refusals
 
-        _, rest = TreeConfig.split(spec, host_keys())
+        tree, rest = TreeConfig.split(spec, host_keys())
         refusals.check_options(self, rest)
-        config = original(self, *args, **kwargs)
-        tree = tree_config(config)
-        if tree is None:
-            raise _speculators_target(self.model)
+        # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
+        setattr(self, ATTRIBUTE, tree)
+        try:
+            config = original(self, *args, **kwargs)
+        finally:
+            delattr(self, ATTRIBUTE)
         refusals.check_target_and_head(config, tree)
         config.parallel_config.worker_cls = WORKER
         return config
@@ -110,13 +116,16 @@ def _create_engine_config(original: Callable) -> Callable:
     return create_engine_config
 
 
-def _unreadable_head(model: str, error: OSError) -> ValueError:
-    reason = str(error).splitlines()[0]
+def _unusable_head(model: str, error: Exception) -> ValueError:
+    reason = str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
     return refusal(
         "model",
         model,
-        f"no EAGLE-3 head can be read there ({reason})",
-        'set "model" in speculative_config to the folder or hub name of a head',
+        f"vLLM cannot draft with it ({reason.splitlines()[0]})",
+        'set "model" in speculative_config to the folder or hub name of an EAGLE-3 head',
     )
 
 

@@ -13,7 +13,7 @@ from vllm_eagle_pangu.demo import settings
 from vllm_eagle_pangu.demo.server import Server
 
 REQUEST_TIMEOUT_S = 120.0
-_COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total\{.*\} (\S+)$", re.M)
+COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total\{.*\} (\S+)$", re.M)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Client:
     def counters(self) -> tuple[float, float]:
         """Drafts proposed and draft tokens accepted since the server started."""
         with urllib.request.urlopen(f"{self.server.url}/metrics", timeout=10) as answer:
-            found = dict(_COUNTER.findall(answer.read().decode()))
+            found = dict(COUNTER.findall(answer.read().decode()))
         return float(found.get("drafts", 0)), float(found.get("accepted_tokens", 0))
 
     def warm_up(self, prompt: str, tokens: int) -> None:

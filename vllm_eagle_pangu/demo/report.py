@@ -50,13 +50,18 @@ def differences(records: dict[str, Record], plain: Client) -> Differences:
     return found
 
 
-def sweep_table(chains: dict[int, Record], best: int) -> str:
-    rows = []
-    for length, record in sorted(chains.items()):
-        mark = "fastest" if length == best else ""
-        rows.append([str(length), f"{record.tokens_per_second():.1f}", _tau(record), mark])
-    title = f"vLLM's own eagle3 chains, same head, first {settings.SWEEP_PROMPTS} prompts:"
-    return f"\n{title}\n" + table.render(["K", "tokens/s", "tau", ""], rows)
+def sweep_table(chains: list[Record], fastest: str) -> str:
+    rows = [
+        [
+            record.name,
+            f"{record.tokens_per_second():.1f}",
+            _tau(record),
+            "fastest" if record.name == fastest else "",
+        ]
+        for record in chains
+    ]
+    title = f"vLLM's own eagle3 with the same head, first {settings.SWEEP_PROMPTS} prompts:"
+    return f"\n{title}\n" + table.render(["method", "tokens/s", "tau", ""], rows)
 
 
 def comparison(records: dict[str, Record], differing: Differences, streams_alike: bool) -> str:
@@ -83,7 +88,7 @@ def comparison(records: dict[str, Record], differing: Differences, streams_alike
 
 
 def figures(
-    records: dict[str, Record], chains: dict[int, Record], differing: Differences
+    records: dict[str, Record], chains: list[Record], differing: Differences
 ) -> dict[str, object]:
     """Everything measured, for a file."""
 
@@ -94,7 +99,7 @@ def figures(
 
     return {
         "methods": {name: one(record) for name, record in records.items()},
-        "chains": {length: one(record) for length, record in chains.items()},
+        "chains": {record.name: one(record) for record in chains},
         "differences": {
             name: {index: vars(d) | {"near_tie": d.near_tie} for index, d in found.items()}
             for name, found in differing.items()

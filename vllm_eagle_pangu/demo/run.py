@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from openai import OpenAIError
+
 from vllm_eagle_pangu.demo import pair, report, settings
 from vllm_eagle_pangu.demo.measure import Client, Record, record_round
 from vllm_eagle_pangu.demo.server import Server
@@ -71,81 +73,81 @@ def show(client: Client, prompts: list[str], tokens: int) -> bool:
 
 def sweep(
     stack: contextlib.ExitStack,
-    target: Path,
-    draft: Path,
+    found: pair.Pair,
     lengths: tuple[int, ...],
     prompts: list[str],
     tokens: int,
-) -> tuple[dict[int, Record], Client, int]:
-    """Rank chain lengths; return every record, and the client and length of the fastest.
+) -> tuple[list[Record], Client]:
+    """Rank chain lengths; return the record of each, and the client of the fastest.
 
-    Servers come in pairs. The best so far is measured again beside each pair, so that only
+    Servers come in pairs. The fastest so far is measured again beside each pair, so that only
     figures of the same minute are compared.
     """
-    records: dict[int, Record] = {}
-    best: tuple[int, Client] | None = None
+    tried: list[Record] = []
+    best: Client | None = None
     for start in range(0, len(lengths), LOADED_TOGETHER):
         batch = lengths[start : start + LOADED_TOGETHER]
-        servers = {
-            length: stack.enter_context(
-                Server(chain_name(length), target, chain_config(draft, length))
-            )
+        servers = [
+            Server(chain_name(length), found.target, chain_config(found.draft, length))
             for length in batch
-        }
-        named = ready(list(servers.values()), prompts[0], tokens)
-        clients = {length: named[chain_name(length)] for length in batch}
+        ]
+        for server in servers:
+            stack.enter_context(server)
+        clients = ready(servers, prompts[0], tokens)
+        records = {name: Record(name) for name in clients}
+        tried += records.values()
         if best is not None:
-            clients[best[0]] = best[1]
-        rounds = {length: Record(chain_name(length)) for length in clients}
-        by_name = {chain_name(length): client for length, client in clients.items()}
-        record_round(by_name, {r.name: r for r in rounds.values()}, prompts, tokens)
-        for length in batch:
-            records[length] = rounds[length]
-        fastest = max(rounds, key=lambda length: rounds[length].tokens_per_second())
-        for length, client in clients.items():
-            if length != fastest:
+            clients[best.server.name] = best
+            records[best.server.name] = Record(best.server.name)
+        record_round(clients, records, prompts, tokens)
+        fastest = max(records, key=lambda name: records[name].tokens_per_second())
+        for name, client in clients.items():
+            if name != fastest:
                 client.server.stop()
-        best = (fastest, clients[fastest])
-    assert best is not None
-    return records, best[1], best[0]
+        best = clients[fastest]
+    assert best is not None, "at least one chain length is tried"
+    return tried, best
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The whole demo. Returns 0, or 1 if an output differs elsewhere than at a near-tie.
+    """The whole demo. Returns 0, or 1 if it broke or an output differs but at a near-tie.
 
     Raises:
         FileNotFoundError: there is no demo pair.
     """
     found = pair.find(arguments.pair)
+    try:
+        with ended_by_sigterm():
+            return compare(arguments, found)
+    except (RuntimeError, OpenAIError) as error:
+        print(f"eagle-pangu demo: {error}", file=sys.stderr)
+        return 1
+
+
+def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
+    """Serve the pair in every way, ask all the same, print the tables, end the servers."""
     prompts = found.read_prompts(arguments.prompts)
     tokens = arguments.tokens
-    with ended_by_sigterm(), contextlib.ExitStack() as stack:
-        tree = Server(TREE, found.target, tree_config(found.draft, arguments.nodes))
-        plain = Server(PLAIN, found.target, None)
-        for server in (tree, plain):
-            stack.enter_context(server)
-        clients = ready([tree, plain], prompts[0], tokens)
-
-        streams_alike = show(clients[TREE], prompts, tokens)
-        chains, chain_client, length = sweep(
-            stack,
-            found.target,
-            found.draft,
-            arguments.chains,
-            prompts[: settings.SWEEP_PROMPTS],
-            tokens,
+    with contextlib.ExitStack() as stack:
+        tree = stack.enter_context(
+            Server(TREE, found.target, tree_config(found.draft, arguments.nodes))
         )
-        chain = chain_name(length)
-        clients = {PLAIN: clients[PLAIN], chain: chain_client, TREE: clients[TREE]}
+        plain = stack.enter_context(Server(PLAIN, found.target, None))
+        clients = ready([tree, plain], prompts[0], tokens)
+        streams_alike = show(clients[TREE], prompts, tokens)
+        chains, chain = sweep(
+            stack, found, arguments.chains, prompts[: settings.SWEEP_PROMPTS], tokens
+        )
+        # Plain decoding first: the others are compared with it.
+        clients = {PLAIN: clients[PLAIN], chain.server.name: chain, TREE: clients[TREE]}
         records = {name: Record(name) for name in clients}
         for _ in range(settings.REPEATS):
             record_round(clients, records, prompts, tokens)
-
         differences = report.differences(records, clients[PLAIN])
-        print(report.sweep_table(chains, length))
-        print(report.comparison(records, differences, streams_alike))
+    print(report.sweep_table(chains, chain.server.name))
+    print(report.comparison(records, differences, streams_alike))
     if arguments.json:
         figures = report.figures(records, chains, differences)
         Path(arguments.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    honest = all(d.near_tie for found in differences.values() for d in found.values())
+    honest = all(d.near_tie for by_prompt in differences.values() for d in by_prompt.values())
     return 0 if honest and streams_alike else 1

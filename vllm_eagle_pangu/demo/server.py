@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A `vllm serve` process of our own: started, waited for, and ended with all its children."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,11 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from vllm_eagle_pangu.demo import settings
 
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 20.0
-LOG_TAIL_LINES = 40
+LOG_LINES = 40
+# vLLM's processes log much after the one error that matters.
+FAILURE = re.compile(r"Traceback|Segfault|\bERROR\b")
 
 
 def free_port() -> int:
@@ -44,13 +50,21 @@ class ProcessGroup:
             )
 
     def alive(self) -> bool:
-        """Whether any process of the group is left, the leader's children included."""
+        """Whether any process of the group is left, the leader's children included.
+
+        Zombies do not count: an orphan's is collected by init, which in a container may take long.
+        """
         self.process.poll()
+        return any(
+            process.info["status"] != psutil.STATUS_ZOMBIE and self._holds(process.pid)
+            for process in psutil.process_iter(["status"])
+        )
+
+    def _holds(self, number: int) -> bool:
         try:
-            os.killpg(self.process.pid, 0)
+            return os.getpgid(number) == self.process.pid
         except ProcessLookupError:
             return False
-        return True
 
     def stop(self) -> None:
         """End the whole group: politely, then by force.
@@ -61,16 +75,20 @@ class ProcessGroup:
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.alive():
                 return
-            os.killpg(self.process.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while self.alive() and time.monotonic() < deadline:
                 time.sleep(0.05)
         if self.alive():
             raise RuntimeError(f"process group {self.process.pid} could not be ended")
 
-    def log_tail(self) -> str:
+    def log_excerpt(self) -> str:
+        """The log from the first sign of failure, its end where there is none."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-LOG_TAIL_LINES:])
+        failing = [index for index, line in enumerate(lines) if FAILURE.search(line)]
+        start = failing[0] if failing else max(0, len(lines) - LOG_LINES)
+        return "\n".join(lines[start : start + LOG_LINES])
 
 
 class Server:
@@ -110,7 +128,7 @@ class Server:
         """Block until the server answers.
 
         Raises:
-            RuntimeError: it died or took too long; leaving the context shows the log's end.
+            RuntimeError: it died or took too long; leaving the context shows its log.
         """
         assert self.group is not None
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -144,9 +162,9 @@ class Server:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        suspect = self.group is not None and not self._healthy()
-        if kind is not None and suspect:
-            assert self.group is not None
-            print(f"the server '{self.name}' is down; {self.group.log} ends:", file=sys.stderr)
-            print(self.group.log_tail(), file=sys.stderr)
-        self.stop(keep_log=kind is not None and suspect)
+        # Ctrl-C and sys.exit are no failures of the server.
+        failed = kind is not None and issubclass(kind, Exception) and not self._healthy()
+        if failed and self.group is not None:
+            print(f"the server '{self.name}' is down; from {self.group.log}:", file=sys.stderr)
+            print(self.group.log_excerpt(), file=sys.stderr)
+        self.stop(keep_log=failed)

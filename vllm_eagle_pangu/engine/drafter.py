@@ -217,7 +217,7 @@ class TreeDrafter:
         grower = TreeGrower(shape)
         scores, tokens = self._top(last, width)
         frontier = grower.grow_first(scores, tokens)
-        hidden = state[:, None].expand(-1, width, -1)
+        hidden = state.repeat_interleave(width, 0)
         for level in range(shape.depth - 1):
             rows = LevelRows(
                 block_table=block_table,
@@ -233,11 +233,11 @@ class TreeDrafter:
                 width=width,
                 depth=self.depth,
             )
-            positions = (prefix_len + level)[:, None].expand(-1, width).reshape(-1)
+            positions = (prefix_len + level).repeat_interleave(width)
             last, state = self._forward(
                 frontier.tokens.reshape(-1),
                 positions,
-                hidden.reshape(batch * width, -1),
+                hidden,
                 TreeOnlyMetadata(rows),
                 None,
             )
@@ -247,7 +247,7 @@ class TreeDrafter:
             )
             if level < shape.depth - 2:
                 state = state.view(batch, width, -1)
-                hidden = torch.take_along_dim(state, frontier.parent[..., None], 1)
+                hidden = torch.take_along_dim(state, frontier.parent[..., None], 1).flatten(0, 1)
         return grower.finish(root_tokens)
 
     def _top(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,13 +2,12 @@
 """What vLLM offers and trees cannot do: refused at start-up, each by its own name."""
 
 import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.config import METHOD, TreeConfig, refusal
 from vllm_eagle_pangu.engine.head_fit import check_head
+from vllm_eagle_pangu.engine.head_folder import check_folder
 from vllm_eagle_pangu.engine.target_fit import check_target
 
 # Keys of vLLM's SpeculativeConfig that contradict a tree: the values that say nothing, the reason.
@@ -100,7 +99,6 @@ _ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
 }
 
 _V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def check_options(engine_args: Any, host_spec: Mapping[str, Any]) -> None:
@@ -133,7 +131,7 @@ def check_options(engine_args: Any, host_spec: Mapping[str, Any]) -> None:
         value = getattr(engine_args, option)
         if value not in working:
             raise refusal(option, value, problem, mend)
-    _check_folder(host_spec["model"])
+    check_folder(host_spec["model"])
 
 
 def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
@@ -167,14 +165,3 @@ def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
             )
     check_target(vllm_config.model_config)
     check_head(vllm_config, tree)
-
-
-def _check_folder(model: str) -> None:
-    """A local head must be there before vLLM asks the hub for it, whose errors mislead."""
-    folder = Path(model).expanduser()
-    mend = 'set "model" in speculative_config to the folder or hub name of an EAGLE-3 head'
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise refusal("model", model, "the folder has no config.json", mend)
-    elif not ("://" in model or _HUB_NAME.fullmatch(model)):
-        raise refusal("model", model, "no such folder", mend)

@@ -8,6 +8,7 @@ set, every call goes to vLLM's own code.
 
 from __future__ import annotations
 
+from typing import TypeAlias
 from unittest.mock import patch
 
 import torch
@@ -18,7 +19,9 @@ from vllm.model_executor.models import openpangu
 from vllm.model_executor.models.interfaces import EagleModelMixin, SupportsEagle3
 from vllm.sequence import IntermediateTensors
 
-ModelOutput = torch.Tensor | IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]
+ModelOutput: TypeAlias = (
+    torch.Tensor | IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]
+)
 
 
 # Named dims instead of inference from annotations: those are strings in this file.

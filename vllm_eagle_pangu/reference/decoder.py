@@ -38,7 +38,10 @@ class Step:
 
 @dataclass
 class Trace:
-    """`tokens`: the n new tokens; `steps`: how all but the first of them came about."""
+    """`tokens`: the n new tokens; `steps`: how all but the first of them came about.
+
+    The last step may have emitted more than was asked for.
+    """
 
     tokens: list[int]
     steps: list[Step] = field(default_factory=list)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch.nn import functional as F
+from torch.nn.functional import linear
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -74,7 +74,8 @@ class ReferenceDrafter:
     @property
     def taps(self) -> tuple[int, ...] | None:
         """Target layers whose inputs the head reads; None where the folder does not say."""
-        taps = self._option("eagle_aux_hidden_state_layer_ids", None)
+        name = "eagle_aux_hidden_state_layer_ids"
+        taps = getattr(self.config, name, None) or self._option(name, None)
         return tuple(taps) if taps else None
 
     def combine(self, taps: torch.Tensor) -> torch.Tensor:
@@ -137,14 +138,17 @@ class ReferenceDrafter:
         return wide.to(x.dtype) * self._weights[f"{name}.weight"]
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
+        return linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
 
     def _option(self, name: str, default):
         nested = getattr(self.config, "eagle_config", None) or {}
         return nested.get(name, getattr(self.config, name, default))
 
     def _tap_count(self) -> int:
-        return self._option("num_aux_hidden_states", None) or len(self.taps or (0, 0, 0))
+        # As in vLLM: tap ids count only where they stand in eagle_config.
+        nested = getattr(self.config, "eagle_config", None) or {}
+        count = getattr(self.config, "num_aux_hidden_states", None)
+        return count or len(nested.get("eagle_aux_hidden_state_layer_ids") or (0, 0, 0))
 
     def _check_weights(self, folder: str | Path) -> None:
         projections = [f"midlayer.self_attn.{name}_proj" for name in "qkvo"]

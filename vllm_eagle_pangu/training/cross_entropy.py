@@ -30,7 +30,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             part, ids = low[start : start + rows], labels[start : start + rows, None]
             log_probs = torch.log_softmax((part @ low_weight.T).float(), dim=-1)
             total -= log_probs.gather(1, ids).sum()
-            grad = log_probs.exp_().scatter_add_(1, ids, torch.full_like(ids, -1.0, dtype=torch.float32))
+            grad = log_probs.exp_().scatter_add_(
+                1, ids, torch.full_like(ids, -1.0, dtype=torch.float32)
+            )
             grad = grad.div_(count).to(torch.bfloat16)
             grad_hidden[start : start + rows] = grad @ low_weight
             grad_weight += grad.T @ part
@@ -50,7 +52,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         )
 
 
-def chunked_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, rows: int = 512) -> Tensor:
+def chunked_cross_entropy(
+    hidden: Tensor, weight: Tensor, labels: Tensor, rows: int = 512
+) -> Tensor:
     """hidden: [N, H], weight: [V, H], labels: [N] -> scalar mean loss, float32."""
     return ChunkedCrossEntropy.apply(hidden, weight, labels, rows)
 
@@ -59,7 +63,7 @@ class ChunkedSoftCrossEntropy(torch.autograd.Function):
     """Weighted cross-entropy of `hidden @ weight.T` against whole distributions, in chunks."""
 
     @staticmethod
-    def forward(  # noqa: PLR0913
+    def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, row_weights: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
         low = hidden.to(torch.bfloat16)

@@ -57,9 +57,11 @@ def generate_samples(
     started, made = time.monotonic(), 0
     batches = config.samples // config.batch
     for index in range(batches):
-        part = folder / f"batch-{index:04d}.npy"
+        part = _batch_file(folder, index)
         if part.exists():
             continue
+        if config.max_minutes and time.monotonic() - started > 60 * config.max_minutes:
+            break
         temperature = config.temperatures[index % len(config.temperatures)]
         prompt_length = config.prompt_lengths[
             index // len(config.temperatures) % len(config.prompt_lengths)
@@ -73,10 +75,17 @@ def generate_samples(
         made += tokens[:, prompt_length:].numel()
         seconds = time.monotonic() - started
         left = seconds / (index + 1) * (batches - index - 1) / 60
-        print(f"generate {index + 1}/{batches} temperature {temperature} "
-              f"prompt {prompt_length} tok/s {made / seconds:.0f} ETA {left:.1f} min", flush=True)
-    parts = [folder / f"batch-{index:04d}.npy" for index in range(batches)]
+        print(
+            f"generate {index + 1}/{batches} temperature {temperature} "
+            f"prompt {prompt_length} tok/s {made / seconds:.0f} ETA {left:.1f} min",
+            flush=True,
+        )
+    parts = [part for index in range(batches) if (part := _batch_file(folder, index)).exists()]
     rows = np.concatenate([np.load(part) for part in parts])
     np.savez(folder / SAMPLES_FILE, prompt_lengths=rows[:, 0], tokens=rows[:, 1:])
     for part in parts:
         part.unlink()
+
+
+def _batch_file(folder: Path, index: int) -> Path:
+    return folder / f"batch-{index:04d}.npy"

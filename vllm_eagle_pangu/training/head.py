@@ -45,6 +45,20 @@ class RolloutKeys:
         return RolloutKeys((*self.keys, key), (*self.values, value))
 
 
+class RmsNorm(nn.Module):
+    """Root-mean-square norm, computed in float32 whatever the input's dtype."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, rows: Tensor) -> Tensor:
+        wide = rows.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * self.weight).to(rows.dtype)
+
+
 class DraftAttention(nn.Module):
     """Attention whose inputs are twice as wide: normed embedding beside normed hidden state."""
 
@@ -89,9 +103,9 @@ class DraftLayer(nn.Module):
         super().__init__()
         self.self_attn = DraftAttention(shape)
         self.mlp = DraftMlp(shape)
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.hidden_norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.input_layernorm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.hidden_norm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
 
     def forward(
         self, embeds: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor], past: RolloutKeys
@@ -112,7 +126,7 @@ class EagleHead(nn.Module):
         taps_size = shape.target_hidden_size * len(shape.taps)
         self.fc = nn.Linear(taps_size, shape.hidden_size, bias=False)
         self.midlayer = DraftLayer(shape)
-        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.norm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
 
     def advance(

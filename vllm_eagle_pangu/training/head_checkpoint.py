@@ -62,7 +62,9 @@ def save_head(
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def load_head(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[EagleHead, DraftVocabulary]:
+def load_head(
+    folder: Path, dtype: torch.dtype = torch.float32
+) -> tuple[EagleHead, DraftVocabulary]:
     """Read what `save_head` wrote."""
     config = json.loads((folder / "config.json").read_text())
     weights = load_file(folder / "model.safetensors")

@@ -26,7 +26,8 @@ class MuonWithAdamW:
         matrix_weight_decay: float = 0.05,
         betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue

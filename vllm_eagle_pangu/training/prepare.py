@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage `corpus`: choose files, train the tokenizer, store the token stream and the held-out list."""
+"""Stage `corpus`: choose files, train the tokenizer, store tokens and the held-out part."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.corpus import STDLIB, SourceFile, is_held_out, select_files
+from vllm_eagle_pangu.training.held_out_prompts import write_prompts
 from vllm_eagle_pangu.training.tokenizer import encode_stream, save_tokenizer, train_bpe
 
 TOKENS_FILE = "tokens.npy"
 TOKENIZER_FOLDER = "tokenizer"
 HELD_OUT_FILE = "heldout.txt"
+PROMPTS_FILE = "heldout_prompts.jsonl"
 
 
 def split_corpus(config: CorpusConfig) -> tuple[list[SourceFile], list[SourceFile]]:
@@ -28,8 +30,8 @@ def split_corpus(config: CorpusConfig) -> tuple[list[SourceFile], list[SourceFil
     return training, held_out
 
 
-def prepare_corpus(config: CorpusConfig, folder: Path) -> None:
-    """Write tokenizer/, tokens.npy and heldout.txt under `folder`; does nothing if they exist."""
+def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
+    """Write the stage's files under `folder`; does nothing if they are there."""
     if (folder / TOKENS_FILE).exists():
         return
     training, held_out = split_corpus(config)
@@ -38,6 +40,7 @@ def prepare_corpus(config: CorpusConfig, folder: Path) -> None:
     stream = encode_stream(tokenizer, (file.text for file in training))
     listing = "".join(sorted(f"{file.name}\n" for file in held_out))
     (folder / HELD_OUT_FILE).write_text(listing)
+    write_prompts(held_out, tokenizer, config.held_out_prompts, folder / PROMPTS_FILE, seed)
     partial = folder / f"partial-{TOKENS_FILE}"
     np.save(partial, stream)
     partial.rename(folder / TOKENS_FILE)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training import causal_attention
 from vllm_eagle_pangu.training.budget import Budget, learning_rate_factor
 from vllm_eagle_pangu.training.config import TargetConfig
@@ -68,12 +68,16 @@ class _Batches:
 
 
 def pretrain(
-    config: TargetConfig, stream: np.ndarray, vocab_size: int, folder: Path, seed: int
+    config: TargetConfig,
+    stream: np.ndarray,
+    vocab_size: int,
+    folder: Path,
+    seed: int,
+    export: Callable[[LlamaForCausalLM], None],
 ) -> LlamaForCausalLM:
     """Train until the budget is used up, resuming from `folder/state.pt` if it is there.
 
-    Writes `folder/log.csv`, `folder/state.pt`, and the current model as an openPangu
-    checkpoint under `folder/model` at every save.
+    Writes `folder/log.csv` and `folder/state.pt`; `export` is called at every save.
     """
     torch.manual_seed(seed)
     model = build_target(config, vocab_size)
@@ -102,7 +106,7 @@ def pretrain(
         progress = budget.progress(position.tokens, position.seconds)
         log.add(position, progress, {"loss": loss, "grad_norm": norm, "lr_factor": factor})
         if progress >= 1.0 or position.seconds - last_save >= 60 * config.save_minutes:
-            save_llama_as_pangu(model, folder / "model")
+            export(model)
             save_state(folder, position, model=model.state_dict(), optimizer=optimizer.state_dict())
             last_save = position.seconds
     return model.eval()

@@ -60,8 +60,9 @@ class ProgressLog:
             writer = csv.writer(file, lineterminator="\n")
             if new:
                 writer.writerow(row)
-            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value
-                             for value in row.values()])
+            writer.writerow(
+                [f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]
+            )
 
     def _drop_rows_after(self, step: int) -> None:
         lines = self._path.read_text().splitlines(keepends=True)

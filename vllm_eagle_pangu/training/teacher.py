@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from vllm_eagle_pangu.training import causal_attention
 from vllm_eagle_pangu.models.pangu_as_llama import PANGU_ARCHITECTURE, load_pangu_as_llama
+from vllm_eagle_pangu.training import causal_attention
 
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <type_traits>
 
 #include "call.h"
 #include "gemm.h"
@@ -62,10 +63,12 @@ inline State state_at(float* base, int64_t m, int64_t v_row) {
   return {base, base + padded * (kLanes + v_row), base + padded * kLanes};
 }
 
-// Scores of m rows -> probabilities relative to the running maximum; rescales what came before.
+// Dot products of m rows, times `scale`, are scores; they become probabilities relative to the
+// running maximum, of type P and in place; what came before is rescaled.
 // `mask` (null: all seen) holds -1 where the row's query sees the key, 0 where not.
-inline void softmax_tile(float* scores, int64_t m, int64_t heads, int64_t columns, const int32_t* mask,
-                         int64_t mask_row, State state, int64_t v_row) {
+template <class P>
+void softmax_tile(float* scores, float scale, int64_t m, int64_t heads, int64_t columns,
+                  const int32_t* mask, int64_t mask_row, State state, int64_t v_row) {
   for (int64_t r = 0; r < m; r++) {
     float* row = scores + r * kTile;
     VecF top = splat(state.max[r]);
@@ -74,10 +77,10 @@ inline void softmax_tile(float* scores, int64_t m, int64_t heads, int64_t column
       for (int64_t c = 0; c < columns; c += kLanes) {
         VecF s = load_bits<VecI>(seen + c) ? load(row + c) : splat(kHiddenScore);
         store(row + c, s);
-        top = at_least(top, s);
+        top = at_least(top, s * scale);
       }
     } else {
-      for (int64_t c = 0; c < columns; c += kLanes) top = at_least(top, load(row + c));
+      for (int64_t c = 0; c < columns; c += kLanes) top = at_least(top, load(row + c) * scale);
     }
     float new_max = max_lane(top);
     VecF sum = load(state.sum + r * kLanes);
@@ -90,9 +93,10 @@ inline void softmax_tile(float* scores, int64_t m, int64_t heads, int64_t column
       }
       state.max[r] = new_max;
     }
+    P* probabilities = reinterpret_cast<P*>(row);  // never ahead of what is read
     for (int64_t c = 0; c < columns; c += kLanes) {
-      VecF p = exp2_nonpositive(load(row + c) - new_max);
-      store(row + c, p);
+      VecF p = exp2_nonpositive(load(row + c) * scale - new_max);
+      narrow(probabilities + c, p);
       sum += p;
     }
     store(state.sum + r * kLanes, sum);
@@ -101,23 +105,27 @@ inline void softmax_tile(float* scores, int64_t m, int64_t heads, int64_t column
 
 template <class T>
 class Attend {
+  using Factor = Operand<T>;
+  using Probability = std::conditional_t<kElements<Factor> == 2, T, float>;
+
  public:
   Attend(const Call& call, const Item& item, Scratch& scratch)
       : call_(call),
         item_(item),
         group_(call.heads / call.kv_heads),
         m_(item.rows * group_),
-        v_row_(round_up(call.head_size, kLanes)) {
+        v_row_(round_up(call.head_size, kLanes)),
+        depth_((call.head_size + kElements<Factor> - 1) / kElements<Factor>) {
     int64_t padded = round_up(m_, kPanelRows), k = call.head_size;
     int64_t keys = item.dense ? call.key_count[item.t] : 0;
     int64_t floats = padded * k + k * kTile + kTile * v_row_ + padded * kTile +
                      state_floats(m_, v_row_) + item.rows * kTile + kTile;
     float* p = reinterpret_cast<float*>(scratch.bytes(4 * floats + keys));
-    key_tile_ = p, p += k * kTile;
-    value_tile_ = p, p += kTile * v_row_;
+    key_tile_ = reinterpret_cast<Factor*>(p), p += k * kTile;
+    value_tile_ = reinterpret_cast<Factor*>(p), p += kTile * v_row_;
     scores_ = p, p += padded * kTile;
     mask_ = reinterpret_cast<int32_t*>(p), p += item.rows * kTile;
-    query_ = p, p += padded * k;
+    query_ = reinterpret_cast<Factor*>(p), p += padded * k;
     float* state = p;
     p += state_floats(m_, v_row_) + kTile;
     seen_ = reinterpret_cast<uint8_t*>(p);
@@ -169,15 +177,15 @@ class Attend {
     return row * stride[0] + (item_.kv_head * group_ + r % group_) * stride[1];
   }
 
-  // -> query_ [panels, head_size, kPanelRows], scaled so that scores are in powers of two.
+  // -> query_ [panels, depth_, kPanelRows].
   void load_query() {
-    int64_t k = call_.head_size;
-    float scale = float(call_.scale * 1.4426950408889634);
-    std::fill(query_ + m_ / kPanelRows * kPanelRows * k, query_ + round_up(m_, kPanelRows) * k, 0.f);
-    for (int64_t r = 0; r < m_; r++) {
-      const T* from = static_cast<const T*>(call_.query) + offset(r, call_.query_stride);
-      float* to = query_ + r / kPanelRows * kPanelRows * k + r % kPanelRows;
-      for (int64_t d = 0; d < k; d++) to[d * kPanelRows] = widen_one(from + d) * scale;
+    constexpr int step = kElements<Factor>;
+    const T zero{};
+    for (int64_t r = 0; r < round_up(m_, kPanelRows); r++) {
+      const T* from = static_cast<const T*>(call_.query) + offset(std::min(r, m_ - 1), call_.query_stride);
+      Factor* to = query_ + r / kPanelRows * kPanelRows * depth_ + r % kPanelRows;
+      for (int64_t d = 0; d < call_.head_size; d += step, to += kPanelRows)
+        store_operand(to, from + d, d + 1 < call_.head_size ? from + d + 1 : &zero);
     }
   }
 
@@ -187,26 +195,35 @@ class Attend {
     const T* key_base = static_cast<const T*>(call_.page_key) + item_.kv_head * ks[1];
     const T* value_base = static_cast<const T*>(call_.page_value) + item_.kv_head * vs[1];
     bool transposed = ks[2] == 1;
+    // Few rows do not repay a float32 copy of the keys they share.
+    bool in_place = kElements<Factor> == 1 && transposed && vs[3] == 1 && v_row_ == call_.head_size &&
+                    (std::is_same_v<T, float> || m_ <= 4 * kPanelRows);
     const T *keys[kTile], *values[kTile];
     for (int64_t start = item_.first_key; start < item_.last_key; start += kTile) {
       int64_t count = std::min<int64_t>(kTile, item_.last_key - start);
+      const int32_t* mask = nullptr;
+      if (count % kLanes) {
+        for (int64_t c = 0; c < kTile; c++) mask_[c] = -(c < count);
+        mask = mask_;
+      }
       for (int64_t c = 0; c < count;) {
         int64_t slot = (start + c) % call_.block_size, room = call_.block_size - slot;
         int64_t block = table[(start + c) / call_.block_size], n = std::min(room, count - c);
         const T* key = key_base + block * ks[0] + slot * ks[2];
         const T* value = value_base + block * vs[0] + slot * vs[2];
+        if constexpr (kElements<Factor> == 1)
+          if (in_place && round_up(count, kLanes) <= room) {
+            attend_tile(key, ks[3], value, vs[2], count, mask, 0);
+            goto next_tile;
+          }
         if (transposed)
           pack_keys_transposed(key, n, room, ks[3], call_.head_size, c, key_tile_);
         for (int64_t i = 0; i < n; i++, c++) keys[c] = key + i * ks[2], values[c] = value + i * vs[2];
       }
       if (!transposed) pack_keys_by_row(keys, count, ks[3], call_.head_size, key_tile_);
       pack_values(values, count, vs[3], call_.head_size, v_row_, value_tile_);
-      if (count % kLanes) {
-        for (int64_t c = 0; c < kTile; c++) mask_[c] = -(c < count);
-        attend_tile(count, mask_, 0);
-      } else {
-        attend_tile(count, nullptr, 0);
-      }
+      attend_tile(key_tile_, kTile, value_tile_, v_row_, count, mask, 0);
+    next_tile:;
     }
   }
 
@@ -236,25 +253,33 @@ class Attend {
         std::fill(mask_ + i * kTile + count, mask_ + i * kTile + round_up(count, kLanes), 0);
       pack_keys_by_row(keys, count, 1, call_.head_size, key_tile_);
       pack_values(values, count, 1, call_.head_size, v_row_, value_tile_);
-      attend_tile(count, mask_, kTile);
+      attend_tile(key_tile_, kTile, value_tile_, v_row_, count, mask_, kTile);
     }
   }
 
-  void attend_tile(int64_t count, const int32_t* mask, int64_t mask_row) {
-    int64_t columns = round_up(count, kLanes), k = call_.head_size;
+  // keys: [head_size, key_row], a key per column; values: [count, value_row], a key per row.
+  template <class B>
+  void attend_tile(const B* keys, int64_t key_row, const B* values, int64_t value_row,
+                   int64_t count, const int32_t* mask, int64_t mask_row) {
+    constexpr int step = kElements<Factor>;
+    int64_t columns = round_up(count, kLanes);
     for (int64_t r = 0; r < m_; r += kPanelRows)
-      gemm_rows<1, kPanelRows, false>(m_ - r, query_ + r * k, key_tile_, kTile, scores_ + r * kTile,
-                                      kTile, k, columns / kLanes);
-    softmax_tile(scores_, m_, group_, columns, mask, mask_row, state_, v_row_);
+      gemm_rows<1, kPanelRows, false>(m_ - r, query_ + r * depth_, keys, key_row,
+                                      scores_ + r * kTile, kTile, depth_, columns / kLanes);
+    float scale = float(call_.scale * 1.4426950408889634);  // scores in powers of two
+    softmax_tile<Probability>(scores_, scale, m_, group_, columns, mask, mask_row, state_, v_row_);
+    const Factor* weights = reinterpret_cast<const Factor*>(scores_);
     for (int64_t r = 0; r < m_; r += kPanelRows)
-      gemm_rows<kTile, 1, true>(m_ - r, scores_ + r * kTile, value_tile_, v_row_,
-                                state_.acc + r * v_row_, v_row_, count, v_row_ / kLanes);
+      gemm_rows<kTile, 1, true>(m_ - r, weights + r * kTile, values, value_row,
+                                state_.acc + r * v_row_, v_row_, (count + step - 1) / step,
+                                v_row_ / kLanes);
   }
 
   const Call& call_;
   const Item& item_;
-  int64_t group_, m_, v_row_;
-  float *key_tile_, *value_tile_, *scores_, *query_;
+  int64_t group_, m_, v_row_, depth_;
+  float* scores_;
+  Factor *query_, *key_tile_, *value_tile_;
   int32_t* mask_;
   uint8_t* seen_;
   State state_;

@@ -26,6 +26,17 @@ typedef uint16_t VecH __attribute__((vector_size(kLanes * 2)));
 
 struct BFloat16 { uint16_t bits; };
 struct Half { uint16_t bits; };
+struct BFloat16Pair { BFloat16 even, odd; };
+
+// What a product is computed from: float32, or pairs of bfloat16 where the CPU has an instruction
+// that multiplies and adds two of them into a float32 at once.
+template <class T> struct OperandOf { using type = float; };
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+template <> struct OperandOf<BFloat16> { using type = BFloat16Pair; };
+#endif
+template <class T> using Operand = typename OperandOf<T>::type;
+template <class O> constexpr int kElements = 1;  // per operand
+template <> inline constexpr int kElements<BFloat16Pair> = 2;
 
 template <class V, class P>
 ALWAYS_INLINE V load_bits(const P* p) {
@@ -36,7 +47,8 @@ ALWAYS_INLINE V load_bits(const P* p) {
 
 ALWAYS_INLINE VecF load(const float* p) { return load_bits<VecF>(p); }
 ALWAYS_INLINE void store(float* p, VecF v) { __builtin_memcpy(p, &v, sizeof v); }
-ALWAYS_INLINE VecF splat(float x) { return VecF{} + x; }
+// Not `x + 0`, which the compiler may not drop: -0 + 0 is +0.
+ALWAYS_INLINE VecF splat(float x) { return x - VecF{}; }
 
 // Written so that a NaN in the first argument survives: bad input must show in the output.
 ALWAYS_INLINE VecF at_least(VecF x, VecF floor) { return x < floor ? floor : x; }
@@ -77,10 +89,14 @@ ALWAYS_INLINE VecF widen(const Half* p) {
 
 ALWAYS_INLINE void narrow(float* p, VecF v) { store(p, v); }
 ALWAYS_INLINE void narrow(BFloat16* p, VecF v) {
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+  __m256bh out = _mm512_cvtneps_pbh((__m512)v);
+#else
   VecU bits = (VecU)v;
   VecU rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   VecU quiet_nan = VecU{} + 0x7fc0;
   VecH out = __builtin_convertvector(v == v ? rounded : quiet_nan, VecH);
+#endif
   __builtin_memcpy(p, &out, sizeof out);
 }
 
@@ -101,6 +117,35 @@ ALWAYS_INLINE void narrow(Half* p, VecF v) {
 #else
   for (int i = 0; i < kLanes; i++) narrow_one(p + i, v[i]);
 #endif
+}
+
+// ---- operands of a product ----
+
+ALWAYS_INLINE VecF broadcast(const float* p) { return splat(*p); }
+ALWAYS_INLINE VecF multiply_add(VecF sum, VecF a, VecF b) { return sum + a * b; }
+
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+ALWAYS_INLINE VecU widen(const BFloat16Pair* p) { return load_bits<VecU>(p); }
+ALWAYS_INLINE VecU broadcast(const BFloat16Pair* p) { return VecU{} + load_bits<uint32_t>(p); }
+ALWAYS_INLINE VecF multiply_add(VecF sum, VecU a, VecU b) {
+  return (VecF)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+#endif
+
+// kLanes operands from as many elements of `even`, and of `odd` where an operand holds two.
+template <class T>
+ALWAYS_INLINE void store_operands(float* to, const T* even, const T*) { store(to, widen(even)); }
+ALWAYS_INLINE void store_operands(BFloat16Pair* to, const BFloat16* even, const BFloat16* odd) {
+  VecU low = __builtin_convertvector(load_bits<VecH>(even), VecU);
+  VecU high = __builtin_convertvector(load_bits<VecH>(odd), VecU) << 16;
+  VecU both = low | high;
+  __builtin_memcpy(to, &both, sizeof both);
+}
+
+template <class T>
+ALWAYS_INLINE void store_operand(float* to, const T* even, const T*) { *to = widen_one(even); }
+ALWAYS_INLINE void store_operand(BFloat16Pair* to, const BFloat16* even, const BFloat16* odd) {
+  *to = {*even, *odd};
 }
 
 // ---- arithmetic ----

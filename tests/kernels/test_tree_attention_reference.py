@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_eagle_pangu.kernels.tree_attention import tree_attention
+from vllm_eagle_pangu.kernels.tree_attention.cases import (
+    CASES,
+    level_case,
+    make_inputs,
+    tolerance,
+    verify_case,
+)
+
+
+def attend_by_hand(inputs) -> torch.Tensor:
+    """Row by row and head by head in float64: only what a row sees is ever read."""
+    pages, output = inputs["pages"], inputs["output"].double()
+    block_size, group = pages.key.shape[2], inputs["query"].shape[1] // inputs["key"].shape[1]
+    for t, prefix in enumerate(inputs["prefix_len"].tolist()):
+        slots = torch.arange(prefix)
+        blocks = inputs["block_table"][t, slots // block_size].long()
+        for i in range(int(inputs["query_count"][t])):
+            row = int(inputs["query_start"][t]) + i
+            sees = inputs["visible"][t, i, : int(inputs["key_count"][t])]
+            dense = int(inputs["key_start"][t]) + sees.nonzero()[:, 0]
+            for h in range(inputs["query"].shape[1]):
+                paged = (blocks, h // group, slots % block_size)
+                keys = torch.cat((pages.key[paged], inputs["key"][dense, h // group]))
+                values = torch.cat((pages.value[paged], inputs["value"][dense, h // group]))
+                scores = keys.double() @ inputs["query"][row, h].double() * inputs["scale"]
+                # Of no keys at all the sum is 0.
+                output[row, h] = scores.softmax(dim=0) @ values.double()
+    return output
+
+
+def assert_is_by_hand(case, seed: int = 0) -> None:
+    inputs = make_inputs(case, seed)
+    expected = attend_by_hand(inputs)
+    tree_attention(**inputs, implementation="reference", check=True)
+    # NaN is equal to NaN: rows of no request stay as they were, and no other row is NaN.
+    torch.testing.assert_close(
+        inputs["output"].double(), expected, **tolerance(case.dtype), equal_nan=True
+    )
+    written = (~inputs["output"].isnan()).all(dim=(1, 2)).sum()
+    assert written == sum(case.queries)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_cases_equal_attention_by_hand(case):
+    assert_is_by_hand(case)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), min_size=1, max_size=3),
+    st.sampled_from([(1, 1), (2, 1), (4, 2), (3, 3)]),
+    st.sampled_from([1, 4, 16]),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_random_batches_equal_attention_by_hand(requests, heads, block_size, transposed, seed):
+    case = verify_case(
+        "random",
+        tuple(prefix for prefix, _ in requests),
+        tuple(rows for _, rows in requests),
+        heads=heads[0],
+        kv_heads=heads[1],
+        head_size=8,
+        block_size=block_size,
+        transposed_keys=transposed,
+        gap=seed % 3,
+    )
+    assert_is_by_hand(case, seed)
+
+
+def test_row_that_sees_nothing_is_zero():
+    inputs = make_inputs(verify_case("blind", (0, 5), (3, 3)))
+    inputs["visible"][:, 1] = False
+    tree_attention(**inputs, implementation="reference", check=True)
+    assert not inputs["output"][1].any()
+    torch.testing.assert_close(inputs["output"], attend_by_hand(inputs).float())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [verify_case("padded", (20, 0), (16, 9)), level_case("dead", (20, 3), 4, 3, 4)],
+    ids=lambda case: case.name,
+)
+def test_rows_that_nobody_sees_change_nothing(case):
+    """Padding: their K/V is NaN in `make_inputs`; anything else must give the same bits."""
+    inputs = make_inputs(case)
+    tree_attention(**inputs, implementation="reference")
+    expected = inputs["output"].clone()
+    for name in ("key", "value"):
+        assert inputs[name].isnan().any()
+        inputs[name] = inputs[name].nan_to_num(nan=1e30)
+    tree_attention(**inputs, implementation="reference")
+    assert torch.equal(inputs["output"], expected)
+
+
+def test_unknown_implementation_is_refused_by_name():
+    with pytest.raises(ValueError, match="'fast' is unknown; use one of 'reference', 'cpp'"):
+        tree_attention(**make_inputs(CASES[0]), implementation="fast")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("visible", lambda t: t.int()),
+        ("prefix_len", lambda t: t.long()),
+        ("prefix_len", lambda t: t + 10**6),
+        ("block_table", lambda t: t + 10**6),
+        ("query_count", lambda t: t + 1),
+        ("key_start", lambda t: t + 1),
+        ("key_start", lambda t: t - 10**6),
+        ("output", lambda t: t.double()),
+        ("key", lambda t: t[:, :1]),
+    ],
+)
+def test_check_refuses_what_an_implementation_would_read_out_of_range(name, change):
+    inputs = make_inputs(verify_case("checked", (20, 5), (5, 5)))
+    inputs[name] = change(inputs[name])
+    with pytest.raises(AssertionError):
+        tree_attention(**inputs, implementation="reference", check=True)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every place where we touch vLLM still has the name and signature that we rely on."""
+
+from dataclasses import MISSING, fields
+from inspect import Parameter, signature
+
+import pytest
+from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+
+from vllm_eagle_pangu.compat.method_choice import FLAT_KEYS
+from vllm_eagle_pangu.compat.vllm_0_32 import host_keys
+from vllm_eagle_pangu.config import ATTRIBUTE, MAX_NODES, TreeConfig
+from vllm_eagle_pangu.engine import head_folder, refusals, target_fit
+
+
+def parameters(function) -> list[str]:
+    return [name for name, kind in signature(function).parameters.items() if name != "self"]
+
+
+def test_the_patched_methods_keep_their_signatures():
+    speculative = EngineArgs.create_speculative_config
+    assert parameters(speculative) == ["target_model_config", "target_parallel_config"]
+    engine = signature(EngineArgs.create_engine_config).parameters
+    assert all(
+        parameter.default is not Parameter.empty
+        for name, parameter in engine.items()
+        if name != "self"
+    )
+
+
+def test_engine_args_have_every_field_that_we_read():
+    known = {field.name for field in fields(EngineArgs)}
+    read = {"speculative_config", "model", *FLAT_KEYS, *refusals._ENGINE_OPTIONS}
+    assert read <= known
+
+
+def test_the_defaults_of_engine_args_are_never_refused():
+    defaults = {field.name: field.default for field in fields(EngineArgs)}
+    for option, (working, *_) in refusals._ENGINE_OPTIONS.items():
+        assert defaults[option] in working, option
+
+
+def test_the_keys_that_we_refuse_are_vllm_s_and_their_defaults_pass():
+    assert refusals._HOST_KEYS.keys() <= host_keys()
+    for field in fields(SpeculativeConfig):
+        default = getattr(field.default, "default", field.default)
+        if field.name in refusals._HOST_KEYS and default is not MISSING:
+            assert default in refusals._HOST_KEYS[field.name][0], field.name
+
+
+def test_vllm_has_no_key_of_ours_and_no_field_of_our_name():
+    ours = {field.name for field in fields(TreeConfig)} - {"num_speculative_tokens"}
+    assert not (ours | {ATTRIBUTE}) & {field.name for field in fields(SpeculativeConfig)}
+
+
+@pytest.mark.parametrize("flag", target_fit._FLAGS)
+def test_model_config_has_the_flag(flag):
+    assert hasattr(ModelConfig, flag)
+
+
+def test_the_node_limit_is_vllm_s():
+    from vllm.v1.sample.rejection_sampler import MAX_SPEC_LEN
+
+    assert MAX_NODES == MAX_SPEC_LEN
+
+
+def test_the_registry_resolves_and_names_classes():
+    from vllm.model_executor.models.interfaces import supports_eagle3
+    from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+    from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    assert parameters(ModelRegistry.resolve_model_cls) == ["architectures", "model_config"]
+    assert parameters(supports_eagle3) == ["model"]
+    assert Eagle3LlamaForCausalLM and Eagle3Qwen3ForCausalLM
+
+
+def test_attention_backends_can_be_replaced_and_the_selector_forgets():
+    from vllm.v1.attention import selector
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    assert parameters(register_backend)[:2] == ["backend", "class_path"]
+    assert callable(selector._cached_get_attn_backend.cache_clear)
+    assert callable(AttentionBackendEnum.CPU_ATTN.clear_override)
+
+
+@pytest.mark.parametrize(
+    "name", ["LlamaForCausalLM", "LlamaForCausalLMEagle3", "Eagle3ForCausalLM"]
+)
+def test_vllm_looks_a_head_up_under_the_name_that_we_expect(name):
+    from transformers import LlamaConfig
+    from vllm.transformers_utils.configs.eagle import EAGLEConfig
+
+    vllm_s = EAGLEConfig(LlamaConfig(architectures=[name]), method="eagle3", model_type="eagle")
+    assert vllm_s.architectures == [head_folder._as_eagle3(name)]
+
+
+def test_the_runner_choice_can_be_read():
+    from vllm import envs
+
+    assert isinstance(VllmConfig.use_v2_model_runner, property)
+    assert "VLLM_USE_V2_MODEL_RUNNER" in envs.environment_variables
+
+
+def test_the_cpu_worker_names_its_runner_where_ours_takes_its_place():
+    from vllm.v1.worker import cpu_worker
+
+    assert parameters(cpu_worker.CPUWorker.init_device) == []
+    assert "CPUModelRunner" in cpu_worker.CPUWorker.init_device.__code__.co_names

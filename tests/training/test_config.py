@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from vllm_eagle_pangu.training.command import run
+from vllm_eagle_pangu.training.config import load_config
+
+HEAD = "head: {taps: [1, 2], draft_vocab_size: 8, max_minutes: 1}\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "train.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("run_dir: r\nheadd: {}\n", "unknown key 'headd': use one of .*head"),
+        ("run_dir: r\nhead: {taps: [1], draft_vocab_size: 8, tapz: 1}\n", "'head.tapz'"),
+        ("run_dir: r\nhead: {taps: [1]}\n", "missing key 'head.draft_vocab_size'"),
+        ("seed: 1\n", "missing key 'run_dir'"),
+        ("run_dir: r\ngenerate: {samples: many}\n", "generate.samples='many' must be int"),
+        ("run_dir: r\ngenerate: {temperatures: 0.0}\n", r"write \[0.0\]"),
+        ("run_dir: r\ntexts: [a]\ncorpus: {}\n", "keep one of them"),
+        ("run_dir: r\ntarget_model: t\ntarget: {}\n", "target_model='t'"),
+    ],
+)
+def test_bad_keys_and_values_are_named(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load_config(written(tmp_path, text))
+
+
+def test_sections_become_typed_and_absent_stages_stay_none(tmp_path):
+    config = load_config(written(tmp_path, "run_dir: r\n" + HEAD))
+    assert config.head is not None and config.head.taps == (1, 2)
+    assert config.head.max_minutes == 1.0 and config.generate is None
+
+
+def test_command_reports_a_bad_file_on_stderr_and_returns_2(tmp_path, capsys):
+    assert run(Namespace(config=written(tmp_path, "run_dir: r\nfoo: 1\n"))) == 2
+    assert "unknown key 'foo'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(Path("configs/train").glob("*.yaml"), key=str))
+def test_shipped_recipes_are_valid(name):
+    load_config(name)

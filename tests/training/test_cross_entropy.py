@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+import torch
+from torch.nn import functional
+
+from vllm_eagle_pangu.training.cross_entropy import (
+    chunked_cross_entropy,
+    chunked_soft_cross_entropy,
+)
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(63, 16, generator=generator).bfloat16().float().requires_grad_()
+    weight = torch.randn(37, 16, generator=generator).bfloat16().float().requires_grad_()
+    return hidden, weight
+
+
+def test_hard_loss_and_gradients_match_torch_within_bfloat16():
+    hidden, weight = inputs()
+    labels = torch.randint(0, 37, (63,), generator=torch.Generator().manual_seed(1))
+    expected = functional.cross_entropy(hidden @ weight.T, labels)
+    wanted = torch.autograd.grad(expected, (hidden, weight))
+    loss = chunked_cross_entropy(hidden, weight, labels, rows=10)
+    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=1e-2)
+    found = torch.autograd.grad(loss, (hidden, weight))
+    torch.testing.assert_close(found, wanted, rtol=5e-2, atol=2e-3)
+
+
+def test_soft_loss_ignores_rows_of_weight_zero():
+    hidden, weight = inputs()
+    targets = torch.softmax(torch.randn(63, 37), dim=-1)
+    row_weights = (torch.arange(63) % 3 > 0).float()
+    log_probs = torch.log_softmax(hidden @ weight.T, dim=-1)
+    expected = -((targets * log_probs).sum(-1) * row_weights).sum()
+    wanted = torch.autograd.grad(expected, (hidden, weight), retain_graph=True)
+    loss, best = chunked_soft_cross_entropy(hidden, weight, targets, row_weights, rows=10)
+    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=1e-1)
+    found = torch.autograd.grad(loss, (hidden, weight))
+    torch.testing.assert_close(found, wanted, rtol=5e-2, atol=5e-2)
+    assert (best == log_probs.argmax(-1)).float().mean() > 0.9
+    assert float(found[0][0].abs().max()) == 0.0

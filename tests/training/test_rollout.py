@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rollout of all anchors at once, against drafting from one anchor with a growing cache."""
+
+import pytest
+import torch
+
+from vllm_eagle_pangu.training.head import EagleHead, HeadShape, RolloutKeys, rotary_angles
+from vllm_eagle_pangu.training.head import _rotate as rotate
+
+SHAPE = HeadShape(
+    hidden_size=32,
+    target_hidden_size=32,
+    intermediate_size=40,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    vocab_size=63,
+    draft_vocab_size=31,
+    taps=(1, 2),
+    rope_theta=10000.0,
+    max_positions=128,
+    rms_norm_eps=1e-5,
+)
+
+
+@pytest.fixture
+def head() -> EagleHead:
+    torch.manual_seed(0)
+    head = EagleHead(SHAPE).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return head
+
+
+class NaiveDrafter:
+    """The head with an ordinary growing KV cache, one row at a time, as vLLM runs it."""
+
+    def __init__(self, head: EagleHead) -> None:
+        self.head, self.layer = head, head.midlayer
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+
+    def step(self, embed: torch.Tensor, hidden: torch.Tensor, position: int) -> torch.Tensor:
+        attention = self.layer.self_attn
+        rows = torch.cat([self.layer.input_layernorm(embed), self.layer.hidden_norm(hidden)])
+        rotary = rotary_angles(torch.tensor([position]), SHAPE.head_dim, SHAPE.rope_theta)
+
+        def split(linear: torch.nn.Linear) -> torch.Tensor:
+            return linear(rows).view(1, -1, 1, SHAPE.head_dim)
+
+        query = rotate(split(attention.q_proj), *rotary)[0, :, 0]
+        self.keys.append(rotate(split(attention.k_proj), *rotary)[0, :, 0])
+        self.values.append(split(attention.v_proj)[0, :, 0])
+        mixed = []
+        for index in range(SHAPE.heads):
+            group = index * SHAPE.kv_heads // SHAPE.heads
+            keys = torch.stack([key[group] for key in self.keys])
+            values = torch.stack([value[group] for value in self.values])
+            weights = torch.softmax(keys @ query[index] / SHAPE.head_dim**0.5, dim=0)
+            mixed.append(weights @ values)
+        residual = hidden + attention.o_proj(torch.cat(mixed))
+        return residual + self.layer.mlp(self.layer.post_attention_layernorm(residual))
+
+
+@pytest.mark.parametrize("anchors", [1, 7])
+def test_rollout_equals_drafting_from_each_anchor_with_a_cache(head, anchors):
+    steps = 4
+    embeds = torch.randn(2, anchors + steps, 32, dtype=torch.float64)
+    context = torch.randn(2, anchors, 32, dtype=torch.float64)
+    states, hidden, past = [], context, RolloutKeys()
+    for step in range(steps):
+        positions = torch.arange(step, step + anchors)
+        hidden, _, past = head.advance(embeds[:, step : step + anchors], hidden, positions, past)
+        states.append(hidden)
+    for row in range(2):
+        for anchor in range(anchors):
+            drafter = NaiveDrafter(head)
+            for place in range(anchor + 1):
+                state = drafter.step(embeds[row, place], context[row, place], place)
+            for step in range(steps):
+                if step:
+                    state = drafter.step(embeds[row, anchor + step], state, anchor + step)
+                torch.testing.assert_close(states[step][row, anchor], state)
+
+
+def test_later_rollout_steps_do_not_leak_between_anchors(head):
+    embeds = torch.randn(1, 8, 32, dtype=torch.float64)
+    context = torch.randn(1, 6, 32, dtype=torch.float64)
+
+    def second_states(changed: torch.Tensor) -> torch.Tensor:
+        first, _, past = head.advance(embeds[:, :6], changed, torch.arange(6), RolloutKeys())
+        return head.advance(embeds[:, 1:7], first, torch.arange(1, 7), past)[0]
+
+    changed = context.clone()
+    changed[:, 4] += 1.0
+    before, after = second_states(context), second_states(changed)
+    torch.testing.assert_close(before[:, :4], after[:, :4])
+    assert not torch.allclose(before[:, 4], after[:, 4])

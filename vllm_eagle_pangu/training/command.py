@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`eagle-pangu train --config X.yaml`: run, or resume, the stages of a training file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vllm_eagle_pangu.training.config import load_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the `train` subcommand."""
+    parser.add_argument(
+        "--config", type=Path, required=True, help="training YAML, see configs/train"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the stages; the same command resumes after an interruption. 2 on a bad configuration."""
+    from vllm_eagle_pangu.training.stages import run_stages  # torch takes seconds to import
+
+    try:
+        config = load_config(args.config)
+        run_stages(config)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"eagle-pangu train: {error}", file=sys.stderr)
+        return 2
+    return 0
