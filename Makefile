@@ -18,14 +18,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 setup: $(STAMP)
 
 # The pins are complete, so pip resolves nothing (--no-deps), and modules compile at first import.
-$(STAMP): pyproject.toml $(PINS) constraints/check.py
+$(STAMP): pyproject.toml $(PINS) constraints/check.py constraints/vllm-name/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	  || { echo '$(PYTHON) is not Python 3.11 to 3.13: make PYTHON=python3.11'; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -qq --no-deps --no-compile $(INDEX) $$(grep '^torch==' $(PINS) -h) \
 	  || { echo '$(INDEX_ADVICE)'; exit 1; }
 	$(PIP) install -qq --no-deps --no-compile $(INDEX) $(addprefix -r ,$(PINS))
-	$(PIP) install -qq --no-deps -e .
+	$(PIP) install -qq --no-deps --no-build-isolation ./constraints/vllm-name -e .
 	$(BIN)/python constraints/check.py '$(INDEX_ADVICE)'
 	touch $@
 
@@ -45,4 +45,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info constraints/vllm-name/build constraints/vllm-name/*.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

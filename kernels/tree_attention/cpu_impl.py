@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
 from vllm_eagle_pangu.kernels.native import load_native
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 

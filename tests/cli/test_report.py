@@ -107,3 +107,14 @@ def test_comparison_counts_identical_tied_and_wrong_outputs():
     assert row.endswith("2 of 4, 1 part at a near-tie, 1 WRONG")
     assert "tree, prompt 0: parts at token 3 (7 or 8)" in text
     assert "3.0000 apart" in text
+
+
+def test_completion_shows_where_the_prompt_ends():
+    text = report.completion("x = 1\ndef f(a):", "  # sum\n    return a\n", [3, 1])
+
+    assert text.splitlines() == [
+        "  | x = 1",
+        "  | def f(a):  # sum",
+        "  >     return a",
+        "  (4 tokens streamed in 2 chunks)",
+    ]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
     AttentionCase,

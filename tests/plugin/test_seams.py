@@ -108,3 +108,33 @@ def test_the_cpu_worker_names_its_runner_where_ours_takes_its_place():
 
     assert parameters(cpu_worker.CPUWorker.init_device) == []
     assert "CPUModelRunner" in cpu_worker.CPUWorker.init_device.__code__.co_names
+
+
+def overrides():
+    """Every method of vLLM's that the engine overrides, beside vLLM's own."""
+    from vllm.v1.attention.backends import cpu_attn
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    from vllm_eagle_pangu.engine import cpu_attention, cpu_worker, runner
+
+    for ours, vllm_s in (
+        (runner.TreeRunnerMixin, CPUModelRunner),
+        (cpu_worker.TreeCPUWorker, CPUWorker),
+        (cpu_attention.TreeCPUAttentionBackend, cpu_attn.CPUAttentionBackend),
+        (cpu_attention.TreeCPUAttentionMetadataBuilder, cpu_attn.CPUAttentionMetadataBuilder),
+        (cpu_attention.TreeCPUAttentionImpl, cpu_attn.CPUAttentionBackendImpl),
+    ):
+        for name in vars(ours).keys() & set(dir(vllm_s)):
+            if name == "__init__" or (name not in dir(object) and callable(getattr(ours, name))):
+                yield f"{ours.__name__}.{name}", getattr(ours, name), getattr(vllm_s, name)
+
+
+def test_every_override_takes_vllm_s_parameters():
+    checked = 0
+    for name, ours, vllm_s in overrides():
+        kinds = {parameter.kind for parameter in signature(ours).parameters.values()}
+        if Parameter.VAR_POSITIONAL not in kinds:
+            assert parameters(ours) == parameters(vllm_s), name
+        checked += 1
+    assert checked >= 10

@@ -5,6 +5,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+# Enough to go on, and little beside the completion: the demo times decoding, not prefill.
+MIN_CHARACTERS, MAX_CHARACTERS = 80, 800
+
 SHIPPED = Path(__file__).resolve().parent.parent / "demo_pair"
 
 
@@ -15,9 +18,10 @@ class Pair:
     prompts: Path
 
     def read_prompts(self, limit: int) -> list[str]:
-        """The first `limit` function headers, none of which the target was trained on."""
+        """The first `limit` prompts of moderate length, from files that the target never saw."""
         lines = self.prompts.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line)["prompt"] for line in lines if line.strip()][:limit]
+        prompts = [json.loads(line)["prompt"] for line in lines if line.strip()]
+        return [p for p in prompts if MIN_CHARACTERS <= len(p) <= MAX_CHARACTERS][:limit]
 
 
 def find(folder: str | None = None) -> Pair:

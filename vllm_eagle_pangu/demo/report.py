@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo prints."""
 
-import textwrap
-
 from vllm_eagle_pangu.demo import settings, table, ties
 from vllm_eagle_pangu.demo.measure import Client, Record
 from vllm_eagle_pangu.demo.ties import Difference
 
-SHOWN_LINES = 10
+PROMPT_LINES = 4
+COMPLETION_LINES = 10
 TOP_LOGITS = 5
 
 METHOD = f"""\
@@ -22,11 +21,13 @@ Differences = dict[str, dict[int, Difference]]
 
 
 def completion(prompt: str, text: str, chunks: list[int]) -> str:
-    """The prompt, its completion indented beside a bar, and how the stream came in."""
-    lines = (prompt + text).splitlines()
-    shown = lines[:SHOWN_LINES] + (["..."] if len(lines) > SHOWN_LINES else [])
-    body = textwrap.indent("\n".join(shown), "  | ", lambda line: True)
-    return f"{body}\n  ({sum(chunks)} tokens streamed in {len(chunks)} chunks)\n"
+    """The end of the prompt behind bars, its completion behind arrows, and how it streamed in."""
+    first, *further = text.splitlines() or [""]
+    *before, last = prompt.splitlines()[-PROMPT_LINES:]
+    dropped = ["..."] if len(further) > COMPLETION_LINES else []
+    lines = [f"  | {line}" for line in [*before, last + first]]
+    lines += [f"  > {line}" for line in [*further[:COMPLETION_LINES], *dropped]]
+    return "\n".join([*lines, f"  ({sum(chunks)} tokens streamed in {len(chunks)} chunks)\n"])
 
 
 def differences(records: dict[str, Record], plain: Client) -> Differences:

@@ -21,7 +21,7 @@ import psutil
 
 from vllm_eagle_pangu.demo import settings
 
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
 LOG_LINES = 40
 # vLLM's processes log much after the one error that matters.

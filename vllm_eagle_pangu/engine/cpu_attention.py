@@ -138,6 +138,7 @@ def _refuse_unsupported_scores(impl: CPUAttentionBackendImpl) -> None:
         "ALiBi slopes": impl.alibi_slopes is not None,
         f"sliding window {impl.sliding_window}": impl.sliding_window != -1,
         f"kv_cache_dtype={impl.kv_cache_dtype}": impl.is_fp8_kv_cache,
+        "KV shared between layers": impl.kv_sharing_target_layer_name is not None,
     }
     for what, present in unsupported.items():
         if present:

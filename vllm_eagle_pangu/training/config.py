@@ -145,6 +145,8 @@ class TrainConfig:
     run_dir: str
     seed: int = 0
     threads: int | None = None
+    device: str = "cpu"
+    """Torch device of stages `generate` and `head`; a target is trained on the CPU."""
     target_model: str | None = None
     texts: tuple[str, ...] = ()
     corpus: CorpusConfig | None = None

@@ -24,7 +24,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         low_weight = weight.to(torch.bfloat16)
         grad_hidden = torch.empty_like(low)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        total = torch.zeros((), dtype=torch.float32)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         count = labels.numel()
         for start in range(0, count, rows):
             part, ids = low[start : start + rows], labels[start : start + rows, None]

@@ -26,7 +26,7 @@ def continue_tokens(
     model: Any, prompt: Tensor, length: int, temperature: float, generator: torch.Generator
 ) -> Tensor:
     """prompt: [B, P] -> [B, length]; temperature 0 is greedy."""
-    tokens = torch.empty(prompt.shape[0], length, dtype=torch.int64)
+    tokens = prompt.new_empty(prompt.shape[0], length)
     tokens[:, : prompt.shape[1]] = prompt
     fed, cache = prompt, None
     for place in range(prompt.shape[1], length):
@@ -67,8 +67,9 @@ def generate_samples(
             index // len(config.temperatures) % len(config.prompt_lengths)
         ]
         prompt = windows.batch(index)[:, :prompt_length]
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
-        tokens = continue_tokens(model, prompt, config.length, temperature, generator)
+        generator = torch.Generator(model.device).manual_seed(seed * 1_000_003 + index)
+        prompt = prompt.to(model.device)
+        tokens = continue_tokens(model, prompt, config.length, temperature, generator).cpu()
         partial = folder / "partial.npy"
         np.save(partial, np.concatenate([np.full((len(tokens), 1), prompt_length), tokens], 1))
         partial.rename(part)

@@ -43,7 +43,7 @@ def run_stages(config: TrainConfig) -> None:
     if config.target is not None:
         _run_target(config)
     if config.generate is not None:
-        model = load_target(_target_folder(config))
+        model = load_target(_target_folder(config)).to(config.device)
         stream = _token_stream(config)
         generate_samples(config.generate, model, stream, _generated(config), config.seed)
     if config.head is not None:
@@ -71,7 +71,7 @@ def _run_head(config: TrainConfig, head_config: HeadConfig) -> None:
     stored = np.load(samples)
     tokens = torch.from_numpy(stored["tokens"].astype(np.int64))
     lengths = stored["prompt_lengths"].tolist()
-    teacher = Teacher(load_target(_target_folder(config)), head_config.taps)
+    teacher = Teacher(load_target(_target_folder(config)).to(config.device), head_config.taps)
     own = torch.cat([row[length:] for row, length in zip(tokens, lengths, strict=True)])
     counts = count_tokens(own, teacher.config.vocab_size)
     vocabulary = most_frequent(counts, head_config.draft_vocab_size)

@@ -48,6 +48,10 @@ class Teacher:
         return self.model.config
 
     @property
+    def device(self) -> torch.device:
+        return self.output_weight.device
+
+    @property
     def embedding(self) -> nn.Embedding:
         return self.model.get_input_embeddings()
 

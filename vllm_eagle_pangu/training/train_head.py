@@ -57,7 +57,9 @@ def build_head(shape: HeadShape, teacher: Teacher, vocabulary: DraftVocabulary) 
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             torch.nn.init.zeros_(parameter)
     with torch.no_grad():
-        head.lm_head.weight.copy_(teacher.output_weight[vocabulary.target_ids].float())
+        head.lm_head.weight.copy_(
+            teacher.output_weight[vocabulary.target_ids.to(teacher.device)].float()
+        )
     return head
 
 
@@ -74,13 +76,14 @@ def rollout_targets(
         id of the target's most likely token [N] int64, -1 where it cannot be drafted.
     """
     weight = teacher.output_weight
-    draft_ids = torch.full((vocabulary.vocab_size,), -1, dtype=torch.int64)
-    draft_ids[vocabulary.target_ids] = torch.arange(len(vocabulary.target_ids))
+    target_ids = vocabulary.target_ids.to(last.device)
+    draft_ids = torch.full((vocabulary.vocab_size,), -1, device=last.device)
+    draft_ids[target_ids] = torch.arange(len(target_ids), device=last.device)
     probs, best = [], []
     for part in last.split(rows):
         logits = part @ weight.T
         best.append(draft_ids[logits.argmax(dim=-1)])
-        drafted = logits[:, vocabulary.target_ids].float()
+        drafted = logits[:, target_ids].float()
         probs.append(torch.softmax(drafted, dim=-1).to(torch.bfloat16))
     return torch.cat(probs), torch.cat(best)
 
@@ -114,7 +117,7 @@ def rollout_loss(
     past, losses, matches = RolloutKeys(), [], []
     for step in range(steps):
         part = slice(step, step + anchors)
-        positions = torch.arange(step, step + anchors)
+        positions = torch.arange(step, step + anchors, device=tokens.device)
         hidden, normed, past = advance(embeds[:, part], hidden, positions, past)
         wanted = best[:, part].flatten()
         usable = (wanted >= 0).float()
@@ -143,6 +146,7 @@ def train_head(
     """
     torch.manual_seed(seed)
     head = build_head(head_shape(config, teacher.config), teacher, vocabulary)
+    head.to(teacher.device)
     optimizer = MuonWithAdamW(head, config.matrix_lr, config.other_lr)
     position = Position()
     saved = load_state(folder)
@@ -160,8 +164,8 @@ def train_head(
     last_save = position.seconds
     while progress < 1.0:
         started = time.monotonic()
-        tokens = batch_at(position.step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        tokens = batch_at(position.step).to(teacher.device)
+        with torch.autocast(teacher.device.type, dtype=torch.bfloat16):
             loss, matches = rollout_loss(
                 head, advance, teacher, vocabulary, tokens, config.rollout_steps, config.step_decay
             )

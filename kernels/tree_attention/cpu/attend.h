@@ -182,11 +182,28 @@ class Attend {
     constexpr int step = kElements<Factor>;
     const T zero{};
     for (int64_t r = 0; r < round_up(m_, kPanelRows); r++) {
-      const T* from = static_cast<const T*>(call_.query) + offset(std::min(r, m_ - 1), call_.query_stride);
+      // Rows that only fill the last panel up repeat the last row.
+      int64_t at = offset(std::min(r, m_ - 1), call_.query_stride);
+      const T* from = static_cast<const T*>(call_.query) + at;
       Factor* to = query_ + r / kPanelRows * kPanelRows * depth_ + r % kPanelRows;
       for (int64_t d = 0; d < call_.head_size; d += step, to += kPanelRows)
         store_operand(to, from + d, d + 1 < call_.head_size ? from + d + 1 : &zero);
     }
+  }
+
+  // The `count` keys from `slot` of one block, without copying them first; false: not possible,
+  // or not worth it. Pairs have to be joined anyway, and many rows repay a float32 copy.
+  bool attend_in_place(const T* key, const T* value, int64_t room, int64_t count,
+                       const int32_t* mask) {
+    if constexpr (kElements<Factor> == 1) {
+      const int64_t *ks = call_.page_key_stride, *vs = call_.page_value_stride;
+      if (ks[2] != 1 || vs[3] != 1 || v_row_ != call_.head_size) return false;
+      if (!std::is_same_v<T, float> && m_ > 4 * kPanelRows) return false;
+      if (round_up(count, kLanes) > room) return false;
+      attend_tile(key, ks[3], value, vs[2], count, mask, 0);
+      return true;
+    }
+    return false;
   }
 
   void attend_pages() {
@@ -194,36 +211,29 @@ class Attend {
     const int32_t* table = call_.block_table + item_.t * call_.block_table_stride;
     const T* key_base = static_cast<const T*>(call_.page_key) + item_.kv_head * ks[1];
     const T* value_base = static_cast<const T*>(call_.page_value) + item_.kv_head * vs[1];
-    bool transposed = ks[2] == 1;
-    // Few rows do not repay a float32 copy of the keys they share.
-    bool in_place = kElements<Factor> == 1 && transposed && vs[3] == 1 && v_row_ == call_.head_size &&
-                    (std::is_same_v<T, float> || m_ <= 4 * kPanelRows);
     const T *keys[kTile], *values[kTile];
     for (int64_t start = item_.first_key; start < item_.last_key; start += kTile) {
-      int64_t count = std::min<int64_t>(kTile, item_.last_key - start);
-      const int32_t* mask = nullptr;
-      if (count % kLanes) {
-        for (int64_t c = 0; c < kTile; c++) mask_[c] = -(c < count);
-        mask = mask_;
-      }
-      for (int64_t c = 0; c < count;) {
-        int64_t slot = (start + c) % call_.block_size, room = call_.block_size - slot;
-        int64_t block = table[(start + c) / call_.block_size], n = std::min(room, count - c);
+      int64_t count = std::min<int64_t>(kTile, item_.last_key - start), packed = 0;
+      for (int64_t c = 0; c < kTile; c++) mask_[c] = -(c < count);
+      const int32_t* mask = count % kLanes ? mask_ : nullptr;
+      while (packed < count) {
+        int64_t slot = (start + packed) % call_.block_size, room = call_.block_size - slot;
+        int64_t block = table[(start + packed) / call_.block_size];
         const T* key = key_base + block * ks[0] + slot * ks[2];
         const T* value = value_base + block * vs[0] + slot * vs[2];
-        if constexpr (kElements<Factor> == 1)
-          if (in_place && round_up(count, kLanes) <= room) {
-            attend_tile(key, ks[3], value, vs[2], count, mask, 0);
-            goto next_tile;
-          }
-        if (transposed)
-          pack_keys_transposed(key, n, room, ks[3], call_.head_size, c, key_tile_);
-        for (int64_t i = 0; i < n; i++, c++) keys[c] = key + i * ks[2], values[c] = value + i * vs[2];
+        if (packed == 0 && attend_in_place(key, value, room, count, mask)) break;
+        int64_t n = std::min(room, count - packed);
+        if (ks[2] == 1)
+          pack_keys_transposed(key, n, room, ks[3], call_.head_size, packed, key_tile_);
+        for (int64_t i = 0; i < n; i++, packed++) {
+          keys[packed] = key + i * ks[2];
+          values[packed] = value + i * vs[2];
+        }
       }
-      if (!transposed) pack_keys_by_row(keys, count, ks[3], call_.head_size, key_tile_);
+      if (packed == 0) continue;
+      if (ks[2] != 1) pack_keys_by_row(keys, count, ks[3], call_.head_size, key_tile_);
       pack_values(values, count, vs[3], call_.head_size, v_row_, value_tile_);
       attend_tile(key_tile_, kTile, value_tile_, v_row_, count, mask, 0);
-    next_tile:;
     }
   }
 
@@ -236,7 +246,8 @@ class Attend {
     for (int64_t i = 0; i < item_.rows; i++)
       for (int64_t j = 0; j < total; j++) seen_[j] |= visible[i * vs[1] + j * vs[2]];
     const T* key_base = static_cast<const T*>(call_.key) + item_.kv_head * call_.key_stride[1];
-    const T* value_base = static_cast<const T*>(call_.value) + item_.kv_head * call_.value_stride[1];
+    const T* value_base =
+        static_cast<const T*>(call_.value) + item_.kv_head * call_.value_stride[1];
     const T *keys[kTile], *values[kTile];
     for (int64_t j = 0; j < total;) {
       int64_t count = 0;

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages end to end on tiny files: a corpus and a target of our own, a head for a user's."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from vllm_eagle_pangu.training import corpus
+from vllm_eagle_pangu.training.command import run
+from vllm_eagle_pangu.training.head_checkpoint import load_head
+from vllm_eagle_pangu.training.texts import read_texts
+
+SOURCE = '''
+class Thing{n}:
+    """A thing."""
+
+    def get_{n}(self, key):
+        """Return the value of key."""
+        return self._values[key] + {n}
+
+    def put(self, key, value):
+        self._values[key] = value
+'''
+
+RECIPE = """
+run_dir: {run}
+threads: 1
+corpus: {{vocab_size: 300, packages: [fake], held_out_packages: 200, held_out_prompts: 5}}
+target:
+  {{hidden_size: 32, intermediate_size: 48, layers: 2, heads: 4, kv_heads: 2, head_dim: 8,
+  sequence_length: 32, long_sequence_length: 64, tokens_per_step: 128, micro_batch_tokens: 64,
+  max_tokens: 512, compile: false}}
+"""
+
+HEAD_RECIPE = """
+run_dir: {run}
+threads: 1
+target_model: {target}
+texts: ["{texts}"]
+generate: {{samples: 8, length: 24, batch: 4, prompt_lengths: [8]}}
+head:
+  {{taps: [1, 2], draft_vocab_size: 64, intermediate_size: 48, rollout_steps: 3, batch: 4,
+  max_tokens: 400, log_every: 1, compile: false}}
+"""
+
+
+@pytest.fixture
+def fake_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "fake"
+    root.mkdir()
+    for number in range(30):
+        (root / f"module_{number}.py").write_text(SOURCE.format(n=number))
+    (root / "copy.py").write_text(SOURCE.format(n=0))
+    monkeypatch.setattr(corpus, "package_root", lambda package: root)
+    return root
+
+
+def write(path: Path, text: str) -> Namespace:
+    path.write_text(text)
+    return Namespace(config=path)
+
+
+def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_package):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    assert run(write(tmp_path / "demo.yaml", RECIPE.format(run=ours))) == 0
+    tokenizer = Tokenizer.from_file(str(ours / "corpus" / "tokenizer" / "tokenizer.json"))
+    held_out = (ours / "corpus" / "heldout.txt").read_text().split()
+    text = tokenizer.decode(np.load(ours / "corpus" / "tokens.npy").tolist())
+    for number in range(30):
+        assert (f"get_{number}(" in text) == (f"fake/module_{number}.py" not in held_out)
+    prompts = (ours / "corpus" / "heldout_prompts.jsonl").read_text().splitlines()
+    assert len(prompts) == 5 and set(json.loads(prompts[0])) == {"id", "source", "prompt"}
+    target = ours / "target" / "model"
+    assert AutoTokenizer.from_pretrained(target)("a\n    b").input_ids[0] == 1
+
+    recipe = HEAD_RECIPE.format(run=theirs, target=target, texts=fake_package / "*.py")
+    assert run(write(tmp_path / "head.yaml", recipe)) == 0
+    head, vocabulary = load_head(theirs / "head" / "draft")
+    assert len(vocabulary.target_ids) == 64 and head.shape.taps == (1, 2)
+    samples = np.load(theirs / "generated" / "samples.npz")
+    assert samples["tokens"].shape == (8, 24)
+    columns = (theirs / "head" / "log.csv").read_text().splitlines()[0]
+    assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2"
+
+
+def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
+    files = corpus.select_files(("fake",), 10_000, 1_000_000)
+    assert len(files) == 30
+    sides = [corpus.is_held_out(file.name, 200) for file in files]
+    assert 0 < sum(sides) < 15
+    assert corpus.is_held_out("stdlib/a.py", 1000) and not corpus.is_held_out("stdlib/a.py", 0)
+
+
+def test_a_package_that_is_not_installed_is_named():
+    with pytest.raises(ValueError, match="'no_such_package' is not an installed package"):
+        corpus.package_root("no_such_package")
+
+
+def test_a_head_without_generated_samples_names_the_missing_stage(tmp_path, capsys):
+    recipe = f"run_dir: {tmp_path}\nhead: {{taps: [1], draft_vocab_size: 4, max_tokens: 1}}\n"
+    assert run(write(tmp_path / "head.yaml", recipe)) == 2
+    assert "add a generate section" in capsys.readouterr().err
+
+
+def test_json_lines_need_a_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"prompt": "two"}\n')
+    with pytest.raises(ValueError, match='line 2 has no string "text"'):
+        list(read_texts((str(tmp_path / "*.jsonl"),)))
+    with pytest.raises(ValueError, match="matches no file"):
+        list(read_texts((str(tmp_path / "*.md"),)))
+
+
+def test_bpe_gives_an_indented_line_break_one_token():
+    from vllm_eagle_pangu.training.tokenizer import train_bpe
+
+    tokenizer = train_bpe([SOURCE.format(n=n) for n in range(20)], 320)
+    text = "x\n        y\tz é\n"
+    encoding = tokenizer.encode(text)
+    assert "\u010a" + 8 * "\u0120" in encoding.tokens
+    assert tokenizer.decode(encoding.ids) == text
+    assert torch.tensor(encoding.ids).max() < 320
