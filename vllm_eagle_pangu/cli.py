@@ -10,9 +10,9 @@ from vllm_eagle_pangu import __version__
 
 
 def train(arguments: argparse.Namespace) -> int:
-    from vllm_eagle_pangu.training import command
+    from vllm_eagle_pangu.training.command import run
 
-    return command.run(arguments)
+    return run(arguments)
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -40,9 +40,9 @@ def parser(chosen: str) -> argparse.ArgumentParser:
     training = commands.add_parser("train", help="train a target or an EAGLE-3 head from a YAML")
     training.set_defaults(handler=train)
     if chosen == "train":
-        from vllm_eagle_pangu.training import command
+        from vllm_eagle_pangu.training.command import add_arguments
 
-        command.add_arguments(training)
+        add_arguments(training)
 
     showing = commands.add_parser("demo", help="serve the demo pair, compare with plain decoding")
     showing.set_defaults(handler=demo)

@@ -8,7 +8,7 @@ import torch
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.reference import tree_attention_reference
 
-__all__ = ["IMPLEMENTATIONS", "PagedKV", "tree_attention"]
+__all__ = ["IMPLEMENTATIONS", "PagedKV", "prepare", "tree_attention"]
 
 IMPLEMENTATIONS = ("reference", "cpp")
 
@@ -52,11 +52,23 @@ def tree_attention(
     run(query, key, value, pages, *rows, scale, output)
 
 
+def prepare(implementation: str, dtype: torch.dtype) -> None:
+    """Make an implementation ready to run, compiling it where needed: at start-up, not mid-request.
+
+    Raises:
+        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+        RuntimeError: it cannot run on this machine; the message says why and what to do.
+    """
+    if _implementation(implementation) is not tree_attention_reference:
+        from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import compile_entry
+
+        compile_entry(dtype)
+
+
 def _implementation(name: str) -> Callable[..., None]:
     if name == "reference":
         return tree_attention_reference
     if name == "cpp":
-        # Compiled on first import, so only where it is asked for.
         from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import cpu_tree_attention
 
         return cpu_tree_attention

@@ -92,11 +92,12 @@ def cpu_tree_attention(
         *visible_stride,
         scale,
     )
-    _entry(query.dtype)(call)
+    compile_entry(query.dtype)(call)
 
 
 @functools.cache
-def _entry(dtype: torch.dtype) -> Callable[[bytes], None]:
+def compile_entry(dtype: torch.dtype) -> Callable[[bytes], None]:
+    """The C function for `dtype`; compiles the op unless an earlier process did."""
     names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
     assert dtype in names, f"tree attention takes {', '.join(names.values())}, not {dtype}"
     library = load_native("tree_attention", Path(__file__).parent / "cpu")

@@ -96,27 +96,24 @@ def test_commit_equivalence_pages_equal_those_of_a_prefill_of_the_same_tokens(
         runner, pages = trees.runner, {}
 
         def record(_):
-            # Rows with K/V everywhere: the bonus token has none yet.
-            length = int(runner.input_batch.num_tokens_no_spec[0])
+            # Tokens before this step's: all but the last have K/V in every layer.
+            length = int(runner.input_batch.num_tokens_no_spec[0]) - 1
             pages["length"], pages["kv"] = length, _pages(runner, 0, length)
 
-        _around(runner, "propose_draft_token_ids", before=lambda: record(None))
+        _around(runner, "propose_draft_token_ids", after=record)
         tokens = [*prompt, *trees.generate([prompt], max_tokens=TOKENS)[0]]
         decoded = pages.copy()
-        pages.clear()
-        trees.generate([tokens[: decoded["length"] + 1]], max_tokens=1)
         length = decoded["length"]
         assert length > len(prompt) + TOKENS // 2
-        prefilled = _pages_of_prefill(pages, length)
-    for layer, (kept, fresh) in enumerate(zip(decoded["kv"], prefilled, strict=True)):
-        # The last row of the drafter is written by the next draft extend.
+        trees.generate([tokens[: length + 2]], max_tokens=1)
+    for layer, (kept, fresh) in enumerate(zip(decoded["kv"], pages["kv"], strict=True)):
         torch.testing.assert_close(
-            kept[:, : length - 1], fresh[:, : length - 1], atol=2e-4, rtol=1e-3, msg=f"{layer=}"
+            kept,
+            fresh[:, :length],
+            atol=2e-4,
+            rtol=1e-3,
+            msg=lambda m, at=layer: f"layer {at}: {m}",
         )
-
-
-def _pages_of_prefill(pages, length):
-    return [kv[:, :length] for kv in pages["kv"]]
 
 
 def test_context_correctness_a_node_has_the_logits_of_its_path_decoded_alone(

@@ -30,6 +30,8 @@ class TreeCPUAttentionMetadata(CPUAttentionMetadata):
 class TreeCPUAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
     """Builds vLLM's metadata on a page layout that tree attention can read."""
 
+    isa: str
+
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         if self.isa == "amx":

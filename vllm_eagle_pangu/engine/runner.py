@@ -6,7 +6,7 @@ their masks to the attention layers, `_sample` draws, walks and commits, and
 `propose_draft_token_ids` drafts the next trees. Everything else is vLLM's.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.model_executor.layers.attention import Attention
@@ -20,9 +20,16 @@ from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
 from vllm_eagle_pangu.kernels.kv_commit import commit_slots, kv_commit
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+from vllm_eagle_pangu.kernels.tree_attention import prepare
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+else:
+    # A platform's runner stands behind the mixin; naming one here would load it on every platform.
+    GPUModelRunner = object
 
 
-class TreeRunnerMixin:
+class TreeRunnerMixin(GPUModelRunner):
     """Overrides of `GPUModelRunner`; mix in before a platform's runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -37,6 +44,7 @@ class TreeRunnerMixin:
         self.tree_step: TreeStep | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
+        prepare(self.tree_attention, self.dtype)
         super().load_model(*args, **kwargs)
         self.tree_drafter = TreeDrafter(self, self.drafter, self.tree_attention)
 
