@@ -89,6 +89,15 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2"
 
 
+def test_a_head_trained_beside_its_corpus_reports_held_out_acceptance(
+    tmp_path, fake_package, capsys
+):
+    recipe = RECIPE.format(run=tmp_path / "run")
+    head = HEAD_RECIPE.format(run=0, target=0, texts=0).split("texts: ")[1].split("\n", 1)[1]
+    assert run(write(tmp_path / "all.yaml", recipe + head)) == 0
+    assert "held-out greedy acceptance: per step 0." in capsys.readouterr().out
+
+
 def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
     files = corpus.select_files(("fake",), 10_000, 1_000_000)
     assert len(files) == 30

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.forward_context import set_forward_context
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.engine.head_pass import head_pass
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, LevelRows, TreeRows
 from vllm_eagle_pangu.engine.tree_step import TreeStep
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows, draft_batch
@@ -48,15 +48,16 @@ class TreeDrafter:
         self.max_len = min(runner.max_model_len, runner.effective_drafter_max_model_len)
         self.depth = runner.tree_config.shape().depth
         self.width = runner.tree_config.shape().width
+        layer_names = sorted(proposer._draft_attn_layer_names)
+        self.head = head_pass(self.model, self.vllm_config, layer_names)
         mapping = getattr(self.model, "draft_id_to_target_id", None)
         self.target_ids = None if mapping is None else mapping + torch.arange(mapping.shape[0])
 
     def allocate_scratch(self) -> None:
         """Room for W*D rows per request in each of the head's attention layers."""
         context = self.vllm_config.compilation_config.static_forward_context
-        self.layer_names = sorted(self.proposer._draft_attn_layer_names)
         rows = self.runner.max_num_reqs * self.width * self.depth
-        for name in self.layer_names:
+        for name in self.proposer._draft_attn_layer_names:
             layer = context[name]
             shape = (rows, layer.num_kv_heads, layer.head_size)
             layer.impl.scratch = LayerScratch(
@@ -158,7 +159,7 @@ class TreeDrafter:
         """Write the head's K/V of the new committed tokens; returns its outputs per row."""
         hidden = self.model.combine_hidden_states(hidden)
         metadata = self._extend_metadata(rows, common_attn_metadata)
-        return self._forward(rows.tokens, rows.positions, hidden, metadata, rows.slots)
+        return self.head(rows.tokens, rows.positions, hidden, metadata, rows.slots)
 
     def _extend_metadata(self, rows: DraftRows, common: Any) -> Any:
         step = self.runner.tree_step
@@ -234,7 +235,7 @@ class TreeDrafter:
                 depth=self.depth,
             )
             positions = (prefix_len + level).repeat_interleave(width)
-            last, state = self._forward(
+            last, state = self.head(
                 frontier.tokens.reshape(-1),
                 positions,
                 hidden,
@@ -252,33 +253,10 @@ class TreeDrafter:
 
     def _top(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and target ids of the best `width` tokens; each `[rows, W]`."""
-        logits = self.model.logits_processor(self.model.lm_head, states).float()
+        logits = self.head.logits(states).float()
         best, index = logits.topk(width, dim=-1)
         scores = best - logits.logsumexp(-1, keepdim=True)
         return scores, index if self.target_ids is None else self.target_ids[index]
-
-    def _forward(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        hidden: torch.Tensor,
-        metadata: Any,
-        slots: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass of the head: states for logits and for the next pass, `[rows, H]` each."""
-        layers = self.layer_names
-        with set_forward_context(
-            dict.fromkeys(layers, metadata),
-            self.vllm_config,
-            num_tokens=tokens.shape[0],
-            slot_mapping={} if slots is None else dict.fromkeys(layers, slots),
-        ):
-            return self.model(
-                input_ids=tokens.int(),
-                positions=positions,
-                hidden_states=hidden,
-                inputs_embeds=None,
-            )
 
 
 def _no_paths(requests: int, depth: int) -> AcceptedPaths:

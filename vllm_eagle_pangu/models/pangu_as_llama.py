@@ -128,6 +128,7 @@ def save_llama_as_pangu(
         if not (config["tie_word_embeddings"] and name == "lm_head.weight")
     }
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors writes for the owner alone
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

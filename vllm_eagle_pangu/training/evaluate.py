@@ -33,6 +33,13 @@ class Acceptance:
     top_length: float
     """The same if a draft counted whenever the token is among the head's best `width`."""
 
+    def __str__(self) -> str:
+        steps = " ".join(f"{share:.3f}" for share in self.per_step)
+        return (
+            f"per step {steps}; tokens per target forward {self.chain_length:.2f} with chains, "
+            f"below {self.top_length:.2f} with trees"
+        )
+
 
 def measure_acceptance(
     head: EagleHead,
@@ -47,8 +54,9 @@ def measure_acceptance(
     hits, ranks = [], []
     for ids in prompts:
         length = len(ids) + new_tokens + steps
-        generator = torch.Generator()
-        text = continue_tokens(teacher.model, torch.tensor([ids]), length, 0.0, generator)
+        prompt = torch.tensor([ids], device=teacher.device)
+        generator = torch.Generator(teacher.device)
+        text = continue_tokens(teacher.model, prompt, length, 0.0, generator)
         best = _drafted(head, teacher, vocabulary, text, steps, width)
         anchor = len(ids) - 1  # the root is the first new token: states end before it
         wanted = torch.stack([text[0, anchor + k + 2 :][:new_tokens] for k in range(steps)])
@@ -85,12 +93,13 @@ def _drafted(
     dtype = head.fc.weight.dtype
     hidden = head.fc(teacher.read(text).taps[:, :anchors].to(dtype))
     embeds = teacher.embedding(text).to(dtype)
+    target_ids = vocabulary.target_ids.to(text.device)
     past, best = RolloutKeys(), []
     for step in range(steps):
-        positions = torch.arange(step, step + anchors)
+        positions = torch.arange(step, step + anchors, device=text.device)
         part = embeds[:, step + 1 : step + 1 + anchors]
         hidden, normed, past = head.advance(part, hidden, positions, past)
-        best.append(vocabulary.target_ids[head.lm_head(normed)[0].topk(width).indices])
+        best.append(target_ids[head.lm_head(normed)[0].topk(width).indices])
     return torch.stack(best)
 
 

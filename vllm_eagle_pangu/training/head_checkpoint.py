@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from vllm_eagle_pangu.models.pangu_as_llama import WEIGHTS_FILE
 from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.head import EagleHead, HeadShape
 
@@ -57,7 +58,8 @@ def save_head(
         for name, tensor in head.state_dict().items()
     }
     weights.update(d2t=vocabulary.d2t, t2d=vocabulary.t2d)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors writes for the owner alone
     config = head_config(head.shape, str(dtype).removeprefix("torch."))
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
@@ -67,7 +69,7 @@ def load_head(
 ) -> tuple[EagleHead, DraftVocabulary]:
     """Read what `save_head` wrote."""
     config = json.loads((folder / "config.json").read_text())
-    weights = load_file(folder / "model.safetensors")
+    weights = load_file(folder / WEIGHTS_FILE)
     d2t, _ = weights.pop("d2t"), weights.pop("t2d")
     vocabulary = DraftVocabulary(d2t + torch.arange(len(d2t)), config["vocab_size"])
     shape = HeadShape(

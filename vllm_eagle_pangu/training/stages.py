@@ -23,15 +23,28 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.config import HeadConfig, TrainConfig
-from vllm_eagle_pangu.training.draft_vocabulary import count_tokens, most_frequent
+from vllm_eagle_pangu.training.draft_vocabulary import (
+    DraftVocabulary,
+    count_tokens,
+    most_frequent,
+)
+from vllm_eagle_pangu.training.evaluate import measure_acceptance, read_prompts
 from vllm_eagle_pangu.training.generate import SAMPLES_FILE, generate_samples
+from vllm_eagle_pangu.training.head import EagleHead
 from vllm_eagle_pangu.training.head_checkpoint import save_head
-from vllm_eagle_pangu.training.prepare import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
+from vllm_eagle_pangu.training.prepare import (
+    PROMPTS_FILE,
+    TOKENIZER_FOLDER,
+    TOKENS_FILE,
+    prepare_corpus,
+)
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.texts import tokenize_texts
 from vllm_eagle_pangu.training.train_head import train_head
 from vllm_eagle_pangu.training.windows import TokenWindows
+
+EVALUATED_PROMPTS, EVALUATED_TOKENS = 32, 64
 
 
 def run_stages(config: TrainConfig) -> None:
@@ -77,7 +90,7 @@ def _run_head(config: TrainConfig, head_config: HeadConfig) -> None:
     vocabulary = most_frequent(counts, head_config.draft_vocab_size)
     print(f"draft vocabulary covers {vocabulary.coverage(counts):.2%} of the target's outputs")
     folder = _run_dir(config) / "head"
-    train_head(
+    head = train_head(
         head_config,
         teacher,
         vocabulary,
@@ -86,6 +99,19 @@ def _run_head(config: TrainConfig, head_config: HeadConfig) -> None:
         config.seed,
         lambda head: save_head(head, vocabulary, folder / "draft"),
     )
+    _report_acceptance(config, head, teacher, vocabulary, head_config.rollout_steps)
+
+
+def _report_acceptance(
+    config: TrainConfig, head: EagleHead, teacher: Teacher, vocabulary: DraftVocabulary, steps: int
+) -> None:
+    """Print greedy acceptance on held-out prompts, where stage `corpus` left some."""
+    path = _run_dir(config) / "corpus" / PROMPTS_FILE
+    if path.exists():
+        tokenizer = AutoTokenizer.from_pretrained(_target_folder(config))
+        prompts = read_prompts(path, tokenizer)[:EVALUATED_PROMPTS]
+        found = measure_acceptance(head, teacher, vocabulary, prompts, EVALUATED_TOKENS, steps)
+        print(f"held-out greedy acceptance: {found}", flush=True)
 
 
 def _mixed_batches(

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass of an EAGLE-3 head, as few operator calls as it takes.
+
+A tree step runs the head D times on a handful of rows, where vLLM's layers spend most of their
+time between the operators. `HeadPass` calls the operators of a one-layer Llama head directly, with
+vLLM's own weights and kernels; every other head goes through its `forward`.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch.nn.functional import embedding
+from vllm import _custom_ops as ops
+from vllm.forward_context import set_forward_context
+from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+
+States = tuple[torch.Tensor, torch.Tensor]
+
+
+class Pass(Protocol):
+    """Runs the head over n rows."""
+
+    def __call__(
+        self,
+        # [n] int64
+        tokens: torch.Tensor,
+        # [n] int64
+        positions: torch.Tensor,
+        # [n, H], overwritten
+        hidden: torch.Tensor,
+        metadata: Any,
+        # [n] page slots, or None when the K/V of these rows is not for the pages
+        slots: torch.Tensor | None,
+    ) -> States:
+        """States for the logits and for the next pass, `[n, H]` each."""
+        ...
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """`[n, V_d]` logits over the draft vocabulary."""
+        ...
+
+
+def head_pass(model: Any, vllm_config: Any, layer_names: list[str]) -> Pass:
+    """The fastest pass that runs this head."""
+    if _is_plain_llama(model):
+        return HeadPass(model)
+    return ModulePass(model, vllm_config, layer_names)
+
+
+class ModulePass:
+    """Any head, through its own `forward`."""
+
+    def __init__(self, model: Any, vllm_config: Any, layer_names: list[str]) -> None:
+        self.model = model
+        self.vllm_config = vllm_config
+        self.layer_names = layer_names
+
+    def __call__(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        hidden: torch.Tensor,
+        metadata: Any,
+        slots: torch.Tensor | None,
+    ) -> States:
+        """See `Pass`."""
+        with set_forward_context(
+            dict.fromkeys(self.layer_names, metadata),
+            self.vllm_config,
+            num_tokens=tokens.shape[0],
+            slot_mapping={} if slots is None else dict.fromkeys(self.layer_names, slots),
+        ):
+            return self.model(
+                input_ids=tokens.int(),
+                positions=positions,
+                hidden_states=hidden,
+                inputs_embeds=None,
+            )
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Pass`."""
+        return self.model.logits_processor(self.model.lm_head, states)
+
+
+class HeadPass:
+    """A one-layer Llama head on CPU, operator by operator.
+
+    Source of the mathematics: vllm/model_executor/models/llama_eagle3.py.
+    """
+
+    def __init__(self, model: Eagle3LlamaForCausalLM) -> None:
+        self.model = model
+        inner = model.model
+        (layer,) = inner.layers
+        self.embedding = inner.embed_tokens.weight
+        self.layer, self.attention, self.mlp = layer, layer.self_attn, layer.mlp
+        self.final_norm, self.norm_output = inner.norm, inner.norm_output
+        self.norm_before_residual = bool(getattr(inner.config, "norm_before_residual", False))
+        rotary = self.attention.rotary_emb
+        self.rope = (rotary.head_size, rotary.cos_sin_cache, rotary.is_neox_style)
+        self.lm_head, self.logits_of = model.lm_head, model.logits_processor
+
+    def __call__(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        hidden: torch.Tensor,
+        metadata: Any,
+        slots: torch.Tensor | None,
+    ) -> States:
+        """See `Pass`."""
+        layer = self.layer
+        embeds = _norm(embedding(tokens, self.embedding), layer.input_layernorm)
+        normed = _norm(hidden, layer.hidden_norm)
+        residual = normed.clone() if self.norm_before_residual else hidden
+        attended = self._attend(torch.cat((embeds, normed), -1), positions, metadata, slots)
+        x = _linear(self.attention.o_proj, attended)
+        _add_norm(x, residual, layer.post_attention_layernorm)
+        gate_up = _linear(self.mlp.gate_up_proj, x)
+        gated = torch.empty_like(gate_up[:, : gate_up.shape[1] // 2])
+        torch.ops._C.silu_and_mul(gated, gate_up)
+        x = _linear(self.mlp.down_proj, gated)
+        _add_norm(x, residual, self.final_norm)
+        return x, x if self.norm_output else residual
+
+    def _attend(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        metadata: Any,
+        slots: torch.Tensor | None,
+    ) -> torch.Tensor:
+        attention, layer = self.attention, self.attention.attn
+        qkv = _linear(attention.qkv_proj, x)
+        sizes = [attention.q_size, attention.kv_size, attention.kv_size]
+        query, key, value = qkv.split(sizes, dim=-1)
+        head_size, cos_sin, is_neox = self.rope
+        ops.rotary_embedding(positions, query, key, head_size, cos_sin, is_neox)
+        rows = x.shape[0]
+        query = query.view(rows, -1, layer.head_size)
+        key, value = (t.view(rows, -1, layer.head_size) for t in (key, value))
+        if slots is not None:
+            layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
+        output = x.new_empty(query.shape)
+        layer.impl.forward(layer, query, key, value, layer.kv_cache, metadata, output)
+        return output.view(rows, -1)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Pass`."""
+        return self.logits_of(self.lm_head, states)
+
+
+def _is_plain_llama(model: Any) -> bool:
+    """Whether `HeadPass` does what the head's `forward` does: on CPU, unquantised, one layer."""
+    if type(model) is not Eagle3LlamaForCausalLM or len(model.model.layers) != 1:
+        return False
+    layer = model.model.layers[0]
+    attention = layer.self_attn
+    linears = (attention.qkv_proj, attention.o_proj, layer.mlp.gate_up_proj, layer.mlp.down_proj)
+    rotary = attention.rotary_emb
+    return (
+        all(hasattr(linear, "cpu_linear") for linear in linears)
+        and layer.layer_idx == 0
+        and type(rotary).__name__ in ("RotaryEmbedding", "Llama3RotaryEmbedding")
+        and rotary.cos_sin_cache.dtype == model.model.embed_tokens.weight.dtype
+        and rotary.rotary_dim == rotary.head_size
+    )
+
+
+def _linear(linear: Any, x: torch.Tensor) -> torch.Tensor:
+    return linear.cpu_linear(x, linear.weight, linear.bias)
+
+
+def _norm(x: torch.Tensor, norm: Any) -> torch.Tensor:
+    out = torch.empty_like(x)
+    torch.ops._C.rms_norm(out, x, norm.weight, norm.variance_epsilon)
+    return out
+
+
+def _add_norm(x: torch.Tensor, residual: torch.Tensor, norm: Any) -> None:
+    """`residual += x`, then `x = norm(residual)`."""
+    torch.ops._C.fused_add_rms_norm(x, residual, norm.weight, norm.variance_epsilon)
