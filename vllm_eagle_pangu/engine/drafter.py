@@ -19,6 +19,7 @@ from vllm_eagle_pangu.engine.head_pass import head_pass
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, LevelRows, TreeRows
 from vllm_eagle_pangu.engine.tree_step import TreeStep
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows, draft_batch
+from vllm_eagle_pangu.kernels.top_children import top_children
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class TreeDrafter:
             next_tokens=self._next_tokens(sampled, is_tree),
             linear_slots=slots,
             depth=self.depth,
+            implementation=self.implementation,
         )
         # Rows past the head's last position feed no draft; their rotary position must exist.
         drafted.positions.clamp_(max=self.max_len - 1)
@@ -215,7 +217,7 @@ class TreeDrafter:
         prefix = prefix_len.int()
         first_query = torch.arange(batch, dtype=torch.int32) * width
         first_key = torch.arange(batch, dtype=torch.int32) * (self.width * self.depth)
-        grower = TreeGrower(shape)
+        grower = TreeGrower(shape, self.implementation)
         scores, tokens = self._top(last, width)
         frontier = grower.grow_first(scores, tokens)
         hidden = state.repeat_interleave(width, 0)
@@ -253,10 +255,7 @@ class TreeDrafter:
 
     def _top(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and target ids of the best `width` tokens; each `[rows, W]`."""
-        logits = self.head.logits(states).float()
-        best, index = logits.topk(width, dim=-1)
-        scores = best - logits.logsumexp(-1, keepdim=True)
-        return scores, index if self.target_ids is None else self.target_ids[index]
+        return top_children(self.head.logits(states), width, self.target_ids, self.implementation)
 
 
 def _no_paths(requests: int, depth: int) -> AcceptedPaths:

@@ -18,9 +18,17 @@ from vllm_eagle_pangu.engine.drafter import TreeDrafter
 from vllm_eagle_pangu.engine.sampling import draw_per_row, gather_logprobs, needs_paths
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
-from vllm_eagle_pangu.kernels.kv_commit import commit_slots, kv_commit
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
-from vllm_eagle_pangu.kernels.tree_attention import prepare
+from vllm_eagle_pangu.kernels import (
+    draft_batch,
+    kv_commit,
+    top_children,
+    tree_accept,
+    tree_attention,
+    tree_build,
+    tree_expand,
+)
+
+KERNELS = (draft_batch, kv_commit, top_children, tree_accept, tree_build, tree_expand)
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -39,14 +47,20 @@ class TreeRunnerMixin(GPUModelRunner):
         self.tree_config = config
         self.tree_policy = config.policy()
         self.reference_mode = config.verify_mode == "reference"
-        self.tree_attention = "reference" if self.reference_mode else "cpp"
+        self.implementation = "reference" if self.reference_mode else "cpp"
         self.trees: dict[str, StoredTree] = {}
         self.tree_step: TreeStep | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        prepare(self.tree_attention, self.dtype)
+        self._prepare_kernels()
         super().load_model(*args, **kwargs)
-        self.tree_drafter = TreeDrafter(self, self.drafter, self.tree_attention)
+        self.tree_drafter = TreeDrafter(self, self.drafter, self.implementation)
+
+    def _prepare_kernels(self) -> None:
+        """Compile at start-up what the step will call."""
+        tree_attention.prepare(self.implementation, self.dtype)
+        for op in KERNELS:
+            op.prepare(self.implementation)
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
@@ -136,7 +150,7 @@ class TreeRunnerMixin(GPUModelRunner):
                 key_start=first_row,
                 key_count=counts,
                 visible=step.tree.visible,
-                implementation=self.tree_attention,
+                implementation=self.implementation,
                 covers_batch=step.covers_batch,
                 batch_rows=step.whole_batch_rows,
             )
@@ -158,7 +172,9 @@ class TreeRunnerMixin(GPUModelRunner):
         drawn = draw_per_row(self.sampler, logits, metadata, step.logit_counts, paths)
         draws = drawn.sampled_token_ids[:, 0].long()
         logit_rows = step.logit_rows()
-        step.paths = tree_accept(step.tree, draws[logit_rows], self._depth())
+        step.paths = tree_accept.tree_accept(
+            step.tree, draws[logit_rows], self._depth(), implementation=self.implementation
+        )
         self._commit(step, step.paths)
         return self._emit(step, step.paths, drawn, logit_rows)
 
@@ -169,7 +185,9 @@ class TreeRunnerMixin(GPUModelRunner):
         """Write the accepted nodes' K/V to their slots with vLLM's own cache-write op."""
         rows = step.tree.tokens.shape[1]
         slots_of_group = {
-            group: commit_slots(paths, step.slots_by_position(group), rows)[step.exists]
+            group: kv_commit.commit_slots(
+                paths, step.slots_by_position(group), rows, self.implementation
+            )[step.exists]
             for group in {group for group, _ in self.tree_layers}
         }
         for group, layer in self.tree_layers:
@@ -179,7 +197,7 @@ class TreeRunnerMixin(GPUModelRunner):
                 layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
 
             count = slots.shape[0]
-            kv_commit(
+            kv_commit.kv_commit(
                 scratch.key[:count],
                 scratch.value[:count],
                 slots,

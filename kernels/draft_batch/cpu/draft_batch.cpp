@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The drafter's input rows. All arrays are contiguous; B requests, N target rows, N' drafter rows.
+
+#include <algorithm>
+#include <cstdint>
+
+namespace {
+
+// As cpu_impl.py packs it: 8-byte fields, in order.
+struct Call {
+  const void* input_ids;                                  // [N], input_id_bytes each
+  const int64_t* positions;                               // [N]
+  const void* query_start;                                // [B+1], query_start_bytes each
+  const uint8_t* is_tree;                                 // [B]
+  const int64_t *path_rows, *path_length, *path_output;   // [B, path_columns], [B], as path_rows
+  const int64_t *next_tokens, *linear_slots;              // [B], [N]
+  int64_t *tokens, *draft_positions, *hidden_rows, *slots;  // [N']
+  int64_t *draft_start, *sample_rows;                     // [B+1], [B]
+  int64_t requests, depth, path_columns, input_id_bytes, query_start_bytes;
+};
+
+int64_t integer(const void* array, int64_t bytes, int64_t index) {
+  if (bytes == 4) return static_cast<const int32_t*>(array)[index];
+  return static_cast<const int64_t*>(array)[index];
+}
+
+// D+1 drafter rows at `at`, of the target rows first .. first + last.
+void tree_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
+  const int64_t* rows = call.path_rows + b * call.path_columns;
+  const int64_t* output = call.path_output + b * call.path_columns;
+  int64_t length = call.path_length[b];
+  for (int64_t i = 0; i <= call.depth; i++) {
+    bool padded = i > length;
+    // A tree cut by the scheduler may have fewer target rows than D+1: padding repeats the last.
+    int64_t linear = first + std::min(i, last);
+    call.tokens[at + i] = padded ? 0 : output[i];
+    call.draft_positions[at + i] = call.positions[linear];
+    call.hidden_rows[at + i] = first + rows[i];
+    call.slots[at + i] = padded ? -1 : call.linear_slots[linear];
+  }
+  call.sample_rows[b] = at + length;
+}
+
+// The target rows first .. first + last themselves, tokens shifted left by one.
+void chain_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
+  for (int64_t i = 0; i <= last; i++) {
+    int64_t linear = first + i;
+    call.tokens[at + i] = i < last ? integer(call.input_ids, call.input_id_bytes, linear + 1)
+                                   : call.next_tokens[b];
+    call.draft_positions[at + i] = call.positions[linear];
+    call.hidden_rows[at + i] = linear;
+    call.slots[at + i] = call.linear_slots[linear];
+  }
+  call.sample_rows[b] = at + last;
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t draft_batch_call_bytes() { return sizeof(Call); }
+
+// N', or -1 if a request's rows are not among the `target_rows` or a tree lacks its root.
+int64_t draft_batch_rows(const void* query_start, const uint8_t* is_tree, int64_t requests,
+                         int64_t depth, int64_t target_rows, int64_t query_start_bytes) {
+  int64_t rows = 0, first = integer(query_start, query_start_bytes, 0);
+  if (first < 0) return -1;
+  for (int64_t b = 0; b < requests; b++) {
+    int64_t end = integer(query_start, query_start_bytes, b + 1), count = end - first;
+    if (count < (is_tree[b] ? 1 : 0) || end > target_rows) return -1;
+    rows += is_tree[b] ? depth + 1 : count;
+    first = end;
+  }
+  return rows;
+}
+
+void draft_batch(const Call* call) {
+  int64_t at = 0, first = integer(call->query_start, call->query_start_bytes, 0);
+  for (int64_t b = 0; b < call->requests; b++) {
+    int64_t end = integer(call->query_start, call->query_start_bytes, b + 1);
+    call->draft_start[b] = at;
+    if (call->is_tree[b]) {
+      tree_request(*call, b, first, end - first - 1, at);
+      at += call->depth + 1;
+    } else {
+      chain_request(*call, b, first, end - first - 1, at);
+      at += end - first;
+    }
+    first = end;
+  }
+  call->draft_start[call->requests] = at;
+}
+
+}

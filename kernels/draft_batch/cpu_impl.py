@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""draft_batch as one C++ op (cpu/draft_batch.cpp): too little work to pay for torch ops."""
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.native import load_native
+
+_CALL = struct.Struct("@15P5q")
+_BYTES = {torch.int32: 4, torch.int64: 8}
+
+
+def cpu_draft_batch(
+    input_ids: torch.Tensor,
+    positions: torch.Tensor,
+    query_start: torch.Tensor,
+    is_tree: torch.Tensor,
+    paths: AcceptedPaths,
+    next_tokens: torch.Tensor,
+    linear_slots: torch.Tensor,
+    depth: int,
+) -> DraftRows:
+    """See `reference.draft_batch`; all on the CPU, any strides.
+
+    `input_ids: [N]`, `query_start: [B+1]`: int32 or int64; `is_tree: [B] bool`; all else int64.
+    The results are slices of one tensor. Raises RuntimeError where the op cannot be compiled.
+    """
+    path, length, output = paths.rows, paths.length, paths.output
+    batch = is_tree.shape[0]
+    path_columns = path.shape[1]
+    assert query_start.shape[0] == batch + 1 and next_tokens.shape[0] == batch
+    assert path.shape == output.shape == (batch, path_columns) and path_columns > depth
+    assert length.shape[0] == batch and is_tree.dtype == torch.bool
+    assert positions.dtype == next_tokens.dtype == linear_slots.dtype == torch.int64
+    assert path.dtype == length.dtype == output.dtype == torch.int64
+    assert input_ids.is_cpu and path.is_cpu, "the cpp implementation takes CPU tensors"
+    # Rows of a larger buffer's columns may come strided; what is contiguous is not copied.
+    input_ids, positions = input_ids.contiguous(), positions.contiguous()
+    query_start, is_tree = query_start.contiguous(), is_tree.contiguous()
+    path, length, output = path.contiguous(), length.contiguous(), output.contiguous()
+    next_tokens, linear_slots = next_tokens.contiguous(), linear_slots.contiguous()
+
+    count_rows, fill = compile_entry()
+    input_id_bytes, start_bytes = _BYTES[input_ids.dtype], _BYTES[query_start.dtype]
+    starts, trees = query_start.data_ptr(), is_tree.data_ptr()
+    target_rows = min(input_ids.shape[0], positions.shape[0], linear_slots.shape[0])
+    rows = count_rows(starts, trees, batch, depth, target_rows, start_bytes)
+    assert rows >= 0, (query_start, is_tree, target_rows)
+    block = torch.empty(4 * rows + 2 * batch + 1, dtype=torch.int64)
+    at, column = block.data_ptr(), 8 * rows
+    fill(
+        _CALL.pack(
+            input_ids.data_ptr(),
+            positions.data_ptr(),
+            starts,
+            trees,
+            path.data_ptr(),
+            length.data_ptr(),
+            output.data_ptr(),
+            next_tokens.data_ptr(),
+            linear_slots.data_ptr(),
+            at,
+            at + column,
+            at + 2 * column,
+            at + 3 * column,
+            at + 4 * column,
+            at + 4 * column + 8 * (batch + 1),
+            batch,
+            depth,
+            path_columns,
+            input_id_bytes,
+            start_bytes,
+        )
+    )
+    return DraftRows(*block.split_with_sizes((rows, rows, rows, rows, batch + 1, batch)))
+
+
+@functools.cache
+def compile_entry() -> tuple[Callable[..., int], Callable[[bytes], None]]:
+    """The C functions that count N' and fill the rows; compiles them unless a process did."""
+    library = load_native("draft_batch", Path(__file__).parent / "cpu")
+    library.draft_batch_call_bytes.restype = ctypes.c_int64
+    assert library.draft_batch_call_bytes() == _CALL.size, "Call and _CALL differ"
+    count, fill = library.draft_batch_rows, library.draft_batch
+    count.argtypes = (ctypes.c_void_p,) * 2 + (ctypes.c_int64,) * 4
+    count.restype = ctypes.c_int64
+    fill.argtypes, fill.restype = (ctypes.c_char_p,), None
+    return count, fill

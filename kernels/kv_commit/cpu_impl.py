@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""commit_slots as one C++ op (cpu/commit_slots.cpp): too little work to pay for torch ops."""
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.native import load_native
+
+_CALL = struct.Struct("@3P3q")
+
+
+def cpu_commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int) -> torch.Tensor:
+    """See `reference.commit_slots`; `linear_slots: [B, R] int64`, all on the CPU, any strides.
+
+    Raises RuntimeError where the op cannot be compiled.
+    """
+    path = paths.rows
+    batch, columns = linear_slots.shape
+    path_batch, path_columns = path.shape
+    assert columns == rows and path_batch == batch, (linear_slots.shape, path.shape, rows)
+    assert path.dtype == linear_slots.dtype == torch.int64, (path.dtype, linear_slots.dtype)
+    assert path.is_cpu and linear_slots.is_cpu, "the cpp implementation takes CPU tensors"
+    path, linear_slots = path.contiguous(), linear_slots.contiguous()
+    slots = torch.empty(batch, rows, dtype=torch.int64)
+    in_tree = compile_entry()(
+        _CALL.pack(
+            path.data_ptr(), linear_slots.data_ptr(), slots.data_ptr(), batch, rows, path_columns
+        )
+    )
+    assert in_tree, "commit: a path leaves its tree"
+    return slots
+
+
+@functools.cache
+def compile_entry() -> Callable[[bytes], int]:
+    """The C function; compiles the op unless an earlier process did."""
+    library = load_native("commit_slots", Path(__file__).parent / "cpu")
+    library.commit_slots_call_bytes.restype = ctypes.c_int64
+    assert library.commit_slots_call_bytes() == _CALL.size, "Call and _CALL differ"
+    entry = library.commit_slots
+    entry.argtypes, entry.restype = (ctypes.c_char_p,), ctypes.c_int32
+    return entry

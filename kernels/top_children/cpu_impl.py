@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""top_children as one C++ op (cpu/*.cpp)."""
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from vllm_eagle_pangu.kernels.native import load_native
+
+# Fields of `Call` in cpu/top_children.cpp.
+_CALL = struct.Struct("@4P5q")
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+def cpu_top_children(
+    logits: torch.Tensor, width: int, target_ids: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the reference; the elements of a row of `logits` must be adjacent, `target_ids` too."""
+    rows, vocab = logits.shape
+    row_stride, stride = logits.stride()
+    assert 1 <= width <= vocab, (width, vocab)
+    assert stride == 1, "the logits of a row must be adjacent"
+    assert logits.dtype in _DTYPES, f"top_children takes {list(_DTYPES)}, not {logits.dtype}"
+    mapping = 0
+    if target_ids is not None:
+        assert target_ids.dtype == torch.int64 and target_ids.shape == (vocab,)
+        assert target_ids.is_contiguous()
+        mapping = target_ids.data_ptr()
+    scores = torch.empty((rows, width), dtype=torch.float32)
+    tokens = torch.empty((rows, width), dtype=torch.int64)
+    call = _CALL.pack(
+        logits.data_ptr(),
+        mapping,
+        scores.data_ptr(),
+        tokens.data_ptr(),
+        rows,
+        vocab,
+        row_stride,
+        width,
+        _DTYPES[logits.dtype],
+    )
+    compile_entry()(call)
+    return scores, tokens
+
+
+@functools.cache
+def compile_entry() -> Callable[[bytes], None]:
+    """The C function; compiles the op unless an earlier process did."""
+    library = load_native("top_children", Path(__file__).parent / "cpu")
+    library.top_children_call_bytes.restype = ctypes.c_int64
+    assert library.top_children_call_bytes() == _CALL.size, "Call and _CALL differ"
+    entry = library.top_children
+    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
+    return entry

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tree_accept as one C++ op (cpu/tree_accept.cpp): the walk is too short to pay for torch ops."""
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.native import load_native
+
+_CALL = struct.Struct("@7P3q")
+
+
+def cpu_tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> AcceptedPaths:
+    """See `reference.tree_accept`; `draws: [B, R] int64`, all on the CPU, any strides.
+
+    Raises RuntimeError where the op cannot be compiled.
+    """
+    tokens, parent, valid = tree.tokens, tree.parent, tree.valid
+    shape = draws.shape
+    assert tokens.shape == parent.shape == valid.shape == shape, (tokens.shape, shape)
+    assert draws.dtype == tokens.dtype == parent.dtype == torch.int64, draws.dtype
+    assert valid.dtype == torch.bool, valid.dtype
+    assert draws.is_cpu and tokens.is_cpu, "the cpp implementation takes CPU tensors"
+    batch, rows = shape
+    tokens, parent = tokens.contiguous(), parent.contiguous()
+    valid, draws = valid.contiguous(), draws.contiguous()
+    path = torch.empty(batch, depth + 1, dtype=torch.int64)
+    output = torch.empty_like(path)
+    length = torch.empty(batch, dtype=torch.int64)
+    compile_entry()(
+        _CALL.pack(
+            tokens.data_ptr(),
+            parent.data_ptr(),
+            valid.data_ptr(),
+            draws.data_ptr(),
+            path.data_ptr(),
+            length.data_ptr(),
+            output.data_ptr(),
+            batch,
+            rows,
+            depth,
+        )
+    )
+    return AcceptedPaths(path, length, output)
+
+
+@functools.cache
+def compile_entry() -> Callable[[bytes], None]:
+    """The C function; compiles the op unless an earlier process did."""
+    library = load_native("tree_accept", Path(__file__).parent / "cpu")
+    library.tree_accept_call_bytes.restype = ctypes.c_int64
+    assert library.tree_accept_call_bytes() == _CALL.size, "Call and _CALL differ"
+    entry = library.tree_accept
+    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
+    return entry

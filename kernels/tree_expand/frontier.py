@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What growing a tree keeps: the candidates of all levels, and the frontier of the last one."""
+
+from dataclasses import dataclass
+
+import torch
+
+from vllm_eagle_pangu.core.shape import TreeShape
+
+
+@dataclass
+class Frontier:
+    """The W nodes per request that the next drafter pass expands, all at depth `level`.
+
+    `tokens: [B, W] int64`.
+    `score: [B, W] float32`: cumulative log-probability.
+    `parent: [B, W] int64`: index into the previous frontier, from which a node takes its drafter
+    state; 0 on the first level, where the parent is the root.
+    `visible: [B, W, level*W] bool`: the scratch rows that a node attends. The pass at level l
+    writes scratch rows (l-1)*W .. l*W - 1; a node sees its own row and its ancestors'.
+    `candidate: [B, W] int64`: 1 + the node's index among the candidates.
+    `level`: 1 for the root's children.
+    """
+
+    tokens: torch.Tensor
+    score: torch.Tensor
+    parent: torch.Tensor
+    visible: torch.Tensor
+    candidate: torch.Tensor
+    level: int
+
+
+@dataclass
+class Candidates:
+    """Room for the C = `shape.capacity` candidates of B trees, written level by level.
+
+    `tokens: [B, C] int64`; `scores: [B, C] float32` cumulative; `parents: [B, C] int64`: 0 for the
+    root's children, else 1 + candidate index. All contiguous.
+    """
+
+    tokens: torch.Tensor
+    scores: torch.Tensor
+    parents: torch.Tensor
+
+    @classmethod
+    def empty(cls, batch: int, shape: TreeShape, device: torch.device) -> "Candidates":
+        """Uninitialised."""
+        size = (batch, shape.capacity)
+        return cls(
+            tokens=torch.empty(size, dtype=torch.int64, device=device),
+            scores=torch.empty(size, dtype=torch.float32, device=device),
+            parents=torch.empty(size, dtype=torch.int64, device=device),
+        )
+
+
+def level_slice(width: int, level: int) -> slice:
+    """The candidates of `level`: W of the first, W*W of each further one."""
+    if level == 1:
+        return slice(0, width)
+    first = width + (level - 2) * width * width
+    return slice(first, first + width * width)
