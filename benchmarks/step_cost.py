@@ -120,7 +120,12 @@ def _cost_methods(head: Path) -> dict[str, Any]:
 
 
 def _options(args: Any) -> dict[str, Any]:
-    return {"dtype": args.dtype, "enforce_eager": not args.compiled, "max_num_seqs": 4}
+    return {
+        "dtype": args.dtype,
+        "enforce_eager": not args.compiled,
+        "max_num_seqs": 4,
+        "skip_tokenizer_init": bool(args.random),
+    }
 
 
 def _speed(
@@ -128,7 +133,7 @@ def _speed(
 ) -> tuple[float, float, float]:
     """(tokens/s, τ, ms per decoding step), one prompt at a time, prefill included in tokens/s."""
     with engine(target, speculative, **_options(args)) as llm:
-        generate(llm, prompts[:1], max_tokens=16)
+        generate(llm, prompts[:1], max_tokens=16, detokenize=not args.random)
         _, counters = acceptance_length(llm)
         core = llm.llm_engine.engine_core
         step, times = core.get_output, []
@@ -142,7 +147,9 @@ def _speed(
         core.get_output = timed
         begin, count = clock(), 0
         for prompt in prompts:
-            count += len(generate(llm, [prompt], max_tokens=args.tokens)[0])
+            count += len(
+                generate(llm, [prompt], max_tokens=args.tokens, detokenize=not args.random)[0]
+            )
         elapsed = clock() - begin
         tau, _ = acceptance_length(llm, counters)
     return 1e3 * count / elapsed, tau, statistics.median(times)
@@ -196,7 +203,7 @@ def _stages(
 
         core.get_output = whole
         for prompt in prompts:
-            generate(llm, [prompt], max_tokens=args.tokens)
+            generate(llm, [prompt], max_tokens=args.tokens, detokenize=not args.random)
     # Steps with a prefill draft and verify another number of rows: the median leaves them out.
     parts = {
         stage: statistics.median(step.get(stage, 0.0) for step in steps)
