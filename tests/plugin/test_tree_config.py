@@ -3,7 +3,7 @@
 
 import pytest
 
-from vllm_eagle_pangu.config import TreeConfig, refusal
+from vllm_eagle_pangu.config import TreeConfig, forced_eager_attention, refusal
 
 HOST_KEYS = {"method", "model", "num_speculative_tokens", "revision", "draft_sample_method"}
 
@@ -103,3 +103,13 @@ def test_a_wrong_key_is_refused_with_its_value_and_the_mend(keys, parts):
 def test_a_missing_head_is_refused():
     with pytest.raises(ValueError, match=r'model=None: an EAGLE-3 head is needed; set "model"'):
         TreeConfig.split({"method": "eagle_pangu"}, HOST_KEYS)
+
+
+def test_eager_attention_is_forced_by_1_and_other_values_are_refused(monkeypatch):
+    monkeypatch.delenv("PANGU_FORCE_EAGER_ATTN", raising=False)
+    assert not forced_eager_attention()
+    monkeypatch.setenv("PANGU_FORCE_EAGER_ATTN", "1")
+    assert forced_eager_attention()
+    monkeypatch.setenv("PANGU_FORCE_EAGER_ATTN", "yes")
+    with pytest.raises(ValueError, match="PANGU_FORCE_EAGER_ATTN='yes': must be 0 or 1"):
+        forced_eager_attention()

@@ -7,7 +7,7 @@ from pathlib import Path
 PROMPTS = 10
 TOKENS = 128
 REPEATS = 3
-NODES = 12
+NODES = 16
 CHAIN_LENGTHS = (1, 2, 3, 4, 5, 6)
 # The sweep only ranks the chain lengths; the winner is then measured like the others.
 SWEEP_PROMPTS = 4

@@ -40,10 +40,13 @@ class TreeOnlyMetadata:
 class TreeDrafter:
     """Drafts one tree per request with an EAGLE-3 head."""
 
-    def __init__(self, runner: Any, proposer: EagleProposer, implementation: str) -> None:
+    def __init__(
+        self, runner: Any, proposer: EagleProposer, implementation: str, attention: str
+    ) -> None:
         self.runner = runner
         self.proposer = proposer
         self.implementation = implementation
+        self.attention = attention
         self.model = proposer.model
         self.vllm_config = proposer.vllm_config
         self.max_len = min(runner.max_model_len, runner.effective_drafter_max_model_len)
@@ -178,7 +181,7 @@ class TreeDrafter:
                 key_start=start,
                 key_count=count,
                 visible=chain.expand(start.shape[0], -1, -1),
-                implementation=self.implementation,
+                implementation=self.attention,
                 covers_batch=step.covers_batch,
             )
             if step.covers_batch:
@@ -230,7 +233,7 @@ class TreeDrafter:
                 key_start=first_key,
                 key_count=torch.full_like(first_query, (level + 1) * width),
                 visible=frontier.visible,
-                implementation=self.implementation,
+                implementation=self.attention,
                 covers_batch=True,
                 level=level,
                 width=width,

@@ -12,7 +12,7 @@ import torch
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.outputs import SamplerOutput
 
-from vllm_eagle_pangu.config import tree_config
+from vllm_eagle_pangu.config import forced_eager_attention, tree_config
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.engine.drafter import TreeDrafter
 from vllm_eagle_pangu.engine.sampling import draw_per_row, gather_logprobs, needs_paths
@@ -48,17 +48,18 @@ class TreeRunnerMixin(GPUModelRunner):
         self.tree_policy = config.policy()
         self.reference_mode = config.verify_mode == "reference"
         self.implementation = "reference" if self.reference_mode else "cpp"
+        self.attention = "reference" if forced_eager_attention() else self.implementation
         self.trees: dict[str, StoredTree] = {}
         self.tree_step: TreeStep | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         self._prepare_kernels()
         super().load_model(*args, **kwargs)
-        self.tree_drafter = TreeDrafter(self, self.drafter, self.implementation)
+        self.tree_drafter = TreeDrafter(self, self.drafter, self.implementation, self.attention)
 
     def _prepare_kernels(self) -> None:
         """Compile at start-up what the step will call."""
-        tree_attention.prepare(self.implementation, self.dtype)
+        tree_attention.prepare(self.attention, self.dtype)
         for op in KERNELS:
             op.prepare(self.implementation)
 
@@ -150,7 +151,7 @@ class TreeRunnerMixin(GPUModelRunner):
                 key_start=first_row,
                 key_count=counts,
                 visible=step.tree.visible,
-                implementation=self.implementation,
+                implementation=self.attention,
                 covers_batch=step.covers_batch,
                 batch_rows=step.whole_batch_rows,
             )
