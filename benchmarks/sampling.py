@@ -25,7 +25,7 @@ SETTINGS = [
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20000)
-    parser.add_argument("--shape", choices=list(SHAPES), default="default")
+    parser.add_argument("--shape", choices=list(SHAPES), default="narrow")
     args = parser.parse_args()
     # Short, because every draw prefills it anew: it costs time and proves nothing.
     prompts = sorted(heldout_prompts(), key=len)

@@ -7,7 +7,8 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-DRAWS = 4000
+# vLLM's CPU sampler sorts the vocabulary of every tree row: a small tree keeps this short.
+DRAWS = 2500
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def draws(engine, pair, heldout_prompts, tree_config_of, shapes):
                 counts[temperature] = Counter(tuple(output[1:]) for output in outputs)
             return counts
 
-    return run(None, 1), run(None, 2), run(tree_config_of(pair[1], shapes["default"]), 3)
+    return run(None, 1), run(None, 2), run(tree_config_of(pair[1], shapes["narrow"]), 3)
 
 
 def _total_variation(left: Counter, right: Counter) -> float:
