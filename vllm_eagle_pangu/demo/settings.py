@@ -24,6 +24,8 @@ SERVER_FLAGS = (
     "--no-enable-prefix-caching",
     # Compiling would take longer than the whole demo.
     "--enforce-eager",
+    # Engine and worker in one process: on two cores a second one takes the worker's time.
+    "--distributed-executor-backend=uni",
     # What the near-tie check asks the plain server for.
     "--logprobs-mode=raw_logits",
 )
