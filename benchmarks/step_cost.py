@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ from engines import (
 )
 from random_pair import write_random_pair
 
+# The runner's methods in which the plugin's own work lies, drafting and attention aside.
+OURS = (
+    "_prepare_inputs",
+    "_build_attention_metadata",
+    "_sample",
+    "propose_draft_token_ids",
+)
 SWEEP = [(2, 3, 6), (3, 4, 8), (3, 5, 12), (4, 5, 12), (4, 5, 16), (4, 6, 20), (6, 6, 24)]
 
 
@@ -88,10 +96,11 @@ def main() -> int:
             f"{row['method']:>16} {row['tokens_per_s']:8.1f} {row['ratio']:6.2f} "
             f"{row['tau']:5.2f} {row['ms_per_step']:8.2f}"
         )
-    best = max((r for r in rows if r["method"].startswith("tree")), key=lambda r: r["ratio"])
-    stages = {
-        name: _stages(args, target, methods[name], prompts) for name in ("plain", best["method"])
-    }
+    best = [
+        max((row for row in rows if row["method"].startswith(kind)), key=lambda row: row["ratio"])
+        for kind in ("plain", "eagle3", "tree")
+    ]
+    stages = {row["method"]: _stages(args, target, methods[row["method"]], prompts) for row in best}
     for name, parts in stages.items():
         print(
             f"stages of {name}, ms per step: "
@@ -161,9 +170,12 @@ def _stages(
     """Median ms per step of the stages of a decoding step.
 
     `verify` is the target's forward and its logits, `draft` all passes of the head, `ours` what
-    this plugin adds besides (placing trees, masks, walk, commit), `sampler` and `vllm` are vLLM's.
+    this plugin adds besides (placing trees, masks, walk, commit); vLLM's are `sampler`, `inputs`
+    (its batch and attention metadata) and `rest` (scheduler, bookkeeping, output).
     """
-    with engine(target, speculative, **_options(args)) as llm:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    with ExitStack() as stages, engine(target, speculative, **_options(args)) as llm:
         runner, spent, stack = runner_of(llm), defaultdict(float), []
 
         def timed(owner: Any, name: str, stage: str) -> None:
@@ -186,10 +198,16 @@ def _stages(
         timed(runner, "_model_forward", "verify")
         timed(runner.model, "compute_logits", "verify")
         timed(runner.sampler, "forward", "sampler")
-        if speculative is not None:
-            for name in ("_place_trees", "_sample", "propose_draft_token_ids"):
+        # Where ours wraps vLLM's method, ours is its time less that of vLLM's inside it.
+        for name in ("_prepare_inputs", "_build_attention_metadata"):
+            stages.callback(setattr, GPUModelRunner, name, getattr(GPUModelRunner, name))
+            timed(GPUModelRunner, name, "inputs")
+        if hasattr(runner, "tree_drafter"):
+            for name in OURS:
                 timed(runner, name, "ours")
             timed(runner.tree_drafter, "propose", "draft")
+        elif speculative is not None:
+            timed(runner.drafter, "propose", "draft")
         steps = []
         core = llm.llm_engine.engine_core
         step = core.get_output
@@ -207,9 +225,9 @@ def _stages(
     # Steps with a prefill draft and verify another number of rows: the median leaves them out.
     parts = {
         stage: statistics.median(step.get(stage, 0.0) for step in steps)
-        for stage in ("draft", "verify", "ours", "sampler", "total")
+        for stage in ("draft", "verify", "ours", "sampler", "inputs", "total")
     }
-    parts["vllm"] = parts["total"] - sum(v for k, v in parts.items() if k != "total")
+    parts["rest"] = parts["total"] - sum(v for k, v in parts.items() if k != "total")
     return {name: round(ms, 3) for name, ms in parts.items()}
 
 

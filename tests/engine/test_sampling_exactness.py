@@ -7,7 +7,6 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-# vLLM's CPU sampler sorts the vocabulary of every tree row: a small tree keeps this short.
 DRAWS = 2500
 
 
@@ -20,16 +19,15 @@ def draws(engine, pair, heldout_prompts, tree_config_of, shapes):
     def run(speculative, seed):
         args = {"max_num_seqs": 128, "max_num_batched_tokens": 2304, "seed": seed}
         with engine(pair[0], speculative, **args) as running:
-            greedy = running.generate([prompt], max_tokens=2)[0]
             counts = {}
             for temperature, limits in settings.items():
                 outputs = running.generate(
-                    [[*prompt, greedy[0]]] * DRAWS, temperature=temperature, max_tokens=3, **limits
+                    [prompt] * DRAWS, temperature=temperature, max_tokens=3, **limits
                 )
                 counts[temperature] = Counter(tuple(output[1:]) for output in outputs)
             return counts
 
-    return run(None, 1), run(None, 2), run(tree_config_of(pair[1], shapes["narrow"]), 3)
+    return run(None, 1), run(None, 2), run(tree_config_of(pair[1], shapes["default"]), 3)
 
 
 def _total_variation(left: Counter, right: Counter) -> float:
@@ -42,3 +40,32 @@ def test_tree_draws_differ_from_plain_no_more_than_two_plain_runs_do(draws, temp
     noise = _total_variation(first, second)
     assert len(first) > 3, "the prompt must leave something to sample"
     assert _total_variation(first, trees) < 1.15 * noise + 0.01
+
+
+def test_a_seed_gives_the_text_that_it_gives_without_trees(
+    engine, pair, heldout_prompts, tree_config_of, shapes
+):
+    """Along the walk a request's generator makes one draw per token, as in plain decoding."""
+    from vllm import SamplingParams
+
+    limits = [
+        {"temperature": 0.8},
+        {"temperature": 1.0, "top_p": 0.9, "logprobs": 2},
+        {"temperature": 1.3, "top_k": 20, "min_p": 0.0},
+        {"temperature": 0.7, "repetition_penalty": 1.2, "min_tokens": 8},
+        {"temperature": 0.0},
+        {"temperature": 1.0, "bad_words": ["self"], "presence_penalty": 0.3},
+    ]
+    prompts = sorted(heldout_prompts, key=len)[:48:4]
+    assert max(map(len, prompts)) < 512, "vLLM rewinds no CPU generator over prefill chunks"
+    params = [
+        SamplingParams(seed=100 + index, max_tokens=40, ignore_eos=True, **limits[index % 6])
+        for index in range(len(prompts))
+    ]
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+    texts = []
+    for speculative in (None, tree_config_of(pair[1], shapes["default"])):
+        with engine(pair[0], speculative) as running:
+            outputs = running.llm.generate(requests, params, use_tqdm=False)
+            texts.append([output.outputs[0].token_ids for output in outputs])
+    assert texts[1] == texts[0]

@@ -94,14 +94,20 @@ def test_the_attention_backend_is_replaced_only_on_request():
 
     from vllm_eagle_pangu.compat import install_attention_backend
 
+    ours = "vllm_eagle_pangu.engine.cpu_attention.TreeCPUAttentionBackend"
     cpu = AttentionBackendEnum.CPU_ATTN
-    assert not cpu.is_overridden()
+    # An engine that an earlier test ran in this process has left its override.
+    overridden = cpu.is_overridden()
+    cpu.clear_override()
     try:
+        plugin.register()
+        assert cpu.get_path() != ours
         install_attention_backend()
         install_attention_backend()
-        assert cpu.get_path() == "vllm_eagle_pangu.engine.cpu_attention.TreeCPUAttentionBackend"
+        assert cpu.get_path() == ours
     finally:
-        cpu.clear_override()
+        if not overridden:
+            cpu.clear_override()
 
 
 def test_llm_shows_the_refusal(target, head):

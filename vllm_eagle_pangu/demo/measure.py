@@ -63,7 +63,7 @@ class Client:
             prompt=prompt,
             max_tokens=tokens,
             temperature=0.0,
-            extra_body={"ignore_eos": True, "min_tokens": tokens, "return_token_ids": True},
+            extra_body={"ignore_eos": True, "return_token_ids": True},
         )
         seconds = time.perf_counter() - begin
         choice = answer.choices[0]
@@ -81,7 +81,7 @@ class Client:
             max_tokens=tokens,
             temperature=0.0,
             stream=True,
-            extra_body={"ignore_eos": True, "min_tokens": tokens, "return_token_ids": True},
+            extra_body={"ignore_eos": True, "return_token_ids": True},
         )
         ids: list[int] = []
         sizes: list[int] = []

@@ -15,7 +15,7 @@ from vllm.v1.outputs import SamplerOutput
 from vllm_eagle_pangu.config import forced_eager_attention, tree_config
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.engine.drafter import TreeDrafter
-from vllm_eagle_pangu.engine.sampling import draw_per_row, gather_logprobs, needs_paths
+from vllm_eagle_pangu.engine.sampling import Draws, draw
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
 from vllm_eagle_pangu.kernels import (
@@ -169,15 +169,13 @@ class TreeRunnerMixin(GPUModelRunner):
         step = self.tree_step
         if step is None:
             return self.sampler(logits=logits, sampling_metadata=metadata)
-        paths = self._paths_below_root(step) if needs_paths(metadata) else None
-        drawn = draw_per_row(self.sampler, logits, metadata, step.logit_counts, paths)
-        draws = drawn.sampled_token_ids[:, 0].long()
+        draws = draw(self.sampler, logits, metadata, step.logit_counts, step.links)
         logit_rows = step.logit_rows()
         step.paths = tree_accept.tree_accept(
-            step.tree, draws[logit_rows], self._depth(), implementation=self.implementation
+            step.tree, draws.tokens[logit_rows], self._depth(), implementation=self.implementation
         )
         self._commit(step, step.paths)
-        return self._emit(step, step.paths, drawn, logit_rows)
+        return self._emit(step, step.paths, draws, logit_rows)
 
     def _depth(self) -> int:
         return self.tree_config.shape().depth
@@ -207,7 +205,7 @@ class TreeRunnerMixin(GPUModelRunner):
             )
 
     def _emit(
-        self, step: TreeStep, paths: AcceptedPaths, drawn: SamplerOutput, logit_rows: torch.Tensor
+        self, step: TreeStep, paths: AcceptedPaths, draws: Draws, logit_rows: torch.Tensor
     ) -> SamplerOutput:
         """vLLM's form: `[B, D+1]` token ids, left-aligned, -1 padded."""
         if step.covers_batch:
@@ -216,28 +214,12 @@ class TreeRunnerMixin(GPUModelRunner):
             first = torch.tensor(step.logit_counts).cumsum(0) - torch.tensor(step.logit_counts)
             rows = first[:, None].repeat(1, paths.output.shape[1])
             output = torch.full_like(rows, -1)
-            output[:, 0] = drawn.sampled_token_ids[first, 0]
+            output[:, 0] = draws.tokens[first]
             output[step.requests] = paths.output
             rows[step.requests] = logit_rows.gather(1, paths.rows)
-        logprobs = drawn.logprobs_tensors
         return SamplerOutput(
-            sampled_token_ids=output.int(),
-            logprobs_tensors=None if logprobs is None else gather_logprobs(logprobs, rows),
+            sampled_token_ids=output.int(), logprobs_tensors=draws.logprobs_of(rows)
         )
-
-    def _paths_below_root(self, step: TreeStep) -> list[list[int]]:
-        """Per row of logits, the tokens between its root (excluded) and it (included)."""
-        paths: list[list[int]] = []
-        trees = iter(zip(step.tree.tokens.tolist(), step.tree.parent.tolist(), strict=True))
-        tree_requests = set(step.requests.tolist())
-        for request, count in enumerate(step.logit_counts):
-            rows: list[list[int]] = [[]]
-            if request in tree_requests:
-                tokens, parent = next(trees)
-                for row in range(1, count):
-                    rows.append([*rows[parent[row]], tokens[row]])
-            paths.extend(rows)
-        return paths
 
     def _input_fits_in_drafter(self, common_attn_metadata: Any) -> bool:
         """Always: the drafter leaves out single requests, where vLLM leaves out the batch."""

@@ -1,35 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One target draw per tree row with vLLM's own sampler, under each request's own parameters."""
+"""Target draws at tree rows with vLLM's own sampler, under each request's own parameters."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
-from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 
-def draw_per_row(
+@dataclass(frozen=True)
+class TreeLinks:
+    """The scheduled rows of one tree, as the walk on the host needs them; the root is row 0."""
+
+    tokens: list[int]
+    parent: list[int]
+
+    def child(self, row: int, token: int) -> int | None:
+        """The lowest child of `row` that carries `token`."""
+        nodes = range(1, len(self.tokens))
+        return next((n for n in nodes if self.parent[n] == row and self.tokens[n] == token), None)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Target draws at the rows of logits, R of them.
+
+    `tokens: [R] int64`: -1 at rows where none was made: no walk comes there.
+    `logprobs`: one row per draw, in the order of the draws, or None where nobody asked.
+    `order: [R] int64`: the row of `logprobs` that belongs to a row of logits; 0 without a draw.
+    """
+
+    tokens: torch.Tensor
+    logprobs: LogprobsTensors | None
+    order: torch.Tensor
+
+    def logprobs_of(self, rows: torch.Tensor) -> LogprobsTensors | None:
+        """The logprobs of emitted tokens; `rows: [B, n] int64`, anything where none was emitted.
+
+        Returns `B * n` rows, as `RejectionSampler.parse_output` filters them.
+        """
+        if self.logprobs is None:
+            return None
+        drawn = self.order[rows.flatten()]
+        return LogprobsTensors(
+            *(None if field is None else field[drawn] for field in self.logprobs)
+        )
+
+
+def draw(
     sampler: Sampler,
-    # [R, V], the rows of a request together: root, then its nodes
+    logits: torch.Tensor,  # [R, V], the rows of a request together: root, then its nodes
+    metadata: SamplingMetadata,
+    counts: list[int],  # rows per request
+    links: Callable[[], Mapping[int, TreeLinks]],  # by request; those without have one row
+) -> Draws:
+    """Draw from the target's distribution at every row that the walk can come to.
+
+    All rows at once where that is cheap, else level by level along the walk: a draw costs a sort
+    of the vocabulary under top-p, and the walk needs few of them. Along the walk a request's own
+    generator makes one draw per emitted token, as in plain decoding: the same seed, the same text.
+    """
+    if _draws_every_row(metadata, logits.device):
+        request = [index for index, count in enumerate(counts) for _ in range(count)]
+        output = sampler(logits=logits, sampling_metadata=_per_row(metadata, request, None))
+        rows = torch.arange(len(request), device=logits.device)
+        return Draws(output.sampled_token_ids[:, 0].long(), output.logprobs_tensors, rows)
+    return _draw_along_walks(sampler, logits, metadata, counts, links())
+
+
+def _draws_every_row(metadata: SamplingMetadata, device: torch.device) -> bool:
+    if needs_paths(metadata):
+        return False
+    wants_logprobs = metadata.max_num_logprobs is not None or metadata.logprob_token_ids
+    # Off the CPU a level costs a wait for the device, which is dearer than the rows it saves.
+    return device.type != "cpu" or bool(metadata.all_greedy and not wants_logprobs)
+
+
+def _draw_along_walks(
+    sampler: Sampler,
     logits: torch.Tensor,
     metadata: SamplingMetadata,
-    # rows per request
     counts: list[int],
-    # per row, the tokens on its path below the root
-    paths: list[list[int]] | None,
-) -> SamplerOutput:
-    """Draw a token from the target's distribution at every row.
+    trees: Mapping[int, TreeLinks],
+) -> Draws:
+    first_row = [0, *accumulate(counts)]
+    tokens = torch.full((logits.shape[0],), -1)
+    order = torch.zeros(logits.shape[0], dtype=torch.long)
+    logprobs: list[LogprobsTensors] = []
+    with_paths = needs_paths(metadata)
+    paths: list[list[int]] = [[] for _ in counts]
+    # Tree row where each walk stands; requests whose walk has ended leave.
+    standing = dict.fromkeys(range(len(counts)), 0)
+    drawn = 0
+    while standing:
+        request = list(standing)
+        rows = torch.tensor([first_row[index] + row for index, row in standing.items()])
+        level_paths = [paths[index] for index in request] if with_paths else None
+        level = logits[rows.to(logits.device)]
+        if level_paths is not None:
+            level = _apply_min_tokens(level, metadata, request, level_paths)
+        output = sampler(logits=level, sampling_metadata=_per_row(metadata, request, level_paths))
+        new = output.sampled_token_ids[:, 0].long().cpu()
+        tokens[rows] = new
+        order[rows] = torch.arange(drawn, drawn + len(request))
+        drawn += len(request)
+        if output.logprobs_tensors is not None:
+            logprobs.append(output.logprobs_tensors)
+        following: dict[int, int] = {}
+        for index, token in zip(request, new.tolist(), strict=True):
+            tree = trees.get(index)
+            child = None if tree is None else tree.child(standing[index], token)
+            if child is not None:
+                following[index] = child
+                paths[index].append(token)
+        standing = following
+    return Draws(
+        tokens.to(logits.device),
+        _concatenate(logprobs) if logprobs else None,
+        order.to(logits.device),
+    )
 
-    `paths` is needed when `needs_paths(metadata)`. Returns `sampled_token_ids: [R, 1]` and, where
-    asked for, logprobs of R rows.
-    """
-    request = [index for index, count in enumerate(counts) for _ in range(count)]
-    if paths is not None:
-        logits = _apply_min_tokens(logits, metadata, request, paths)
-    return sampler(logits=logits, sampling_metadata=_per_row(metadata, request, paths))
+
+def _concatenate(levels: list[LogprobsTensors]) -> LogprobsTensors:
+    fields = zip(*levels, strict=True)
+    return LogprobsTensors(*(None if parts[0] is None else torch.cat(parts) for parts in fields))
 
 
 def needs_paths(metadata: SamplingMetadata) -> bool:
@@ -39,16 +139,6 @@ def needs_paths(metadata: SamplingMetadata) -> bool:
         or metadata.bad_words_token_ids
         or any(processor.min_toks for processor in _min_tokens_processors(metadata))
     )
-
-
-def gather_logprobs(logprobs: LogprobsTensors, rows: torch.Tensor) -> LogprobsTensors:
-    """The logprobs of the rows whose draws were emitted.
-
-    `rows: [B, n] int64` row of each emitted token, anything in range where nothing was emitted.
-    Returns `B * n` rows, as `RejectionSampler.parse_output` filters them.
-    """
-    flat = rows.flatten()
-    return LogprobsTensors(*(None if field is None else field[flat] for field in logprobs))
 
 
 def _per_row(

@@ -8,6 +8,7 @@ import torch
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.engine.sampling import TreeLinks
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,15 @@ class TreeStep:
         slots = self.linear_slots[group]
         offsets = torch.arange(self.tree.tokens.shape[1])
         return slots[(self.first_row[:, None] + offsets).clamp_(max=slots.shape[0] - 1)]
+
+    def links(self) -> dict[int, TreeLinks]:
+        """By request of the batch, its tree's scheduled rows on the host; syncs off the CPU."""
+        rows = zip(self.tree.tokens.tolist(), self.tree.parent.tolist(), strict=True)
+        scheduled = zip(self.requests.tolist(), self.counts.tolist(), rows, strict=True)
+        return {
+            request: TreeLinks(tokens[:count], parent[:count])
+            for request, count, (tokens, parent) in scheduled
+        }
 
     def logit_rows(self) -> torch.Tensor:
         """`[T, R]`: the logits row of each tree row; rows that do not exist give the root's."""
