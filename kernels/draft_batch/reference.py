@@ -16,18 +16,9 @@ def draft_batch(
     next_tokens: torch.Tensor,
     linear_slots: torch.Tensor,
     depth: int,
+    rows: int | None = None,
 ) -> DraftRows:
-    """Pair each accepted token with the target's hidden state one position before it.
-
-    A request with a tree takes D+1 rows whatever it accepted: L accepted tokens and the bonus,
-    with the hidden states of the rows they were drawn at, then padding. Any other request takes
-    its own rows with the tokens shifted left by one. Syncs with the device for N'.
-
-    `input_ids`, `positions` (linear), `linear_slots: [N] int64`: the target batch;
-    `query_start: [B+1]` any int dtype; `is_tree: [B] bool`; `paths`: rows relative to each
-    request's first row, ignored where `is_tree` is false; `next_tokens: [B] int64`: the token
-    after the last row, ignored where `is_tree` is true; `depth`: D.
-    """
+    """As the face of the package."""
     starts = query_start.to(torch.int64)
     first, count = starts[:-1], starts.diff()
     draft_count = count.masked_fill(is_tree, depth + 1)
@@ -44,7 +35,7 @@ def draft_batch(
     shifted = input_ids[(linear_row + 1).clamp(max=input_ids.shape[0] - 1)]
     chain_token = shifted.where(index < last, next_tokens[request])
     tree_token = paths.output[request, path_index]
-    return DraftRows(
+    drafted = DraftRows(
         tokens=tree_token.where(on_tree, chain_token).masked_fill(padded, 0),
         positions=positions[linear_row],
         hidden_rows=(first[request] + paths.rows[request, path_index]).where(on_tree, linear_row),
@@ -52,3 +43,4 @@ def draft_batch(
         query_start=draft_starts,
         sample_rows=draft_starts[:-1] + paths.length.where(is_tree, count - 1),
     )
+    return drafted if rows is None else drafted.padded(rows)

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import pad
 
 
 @dataclass
@@ -24,3 +25,16 @@ class DraftRows:
     slots: torch.Tensor
     query_start: torch.Tensor
     sample_rows: torch.Tensor
+
+    def padded(self, rows: int) -> "DraftRows":
+        """Room for `rows` >= N' rows: those added are of no request and written nowhere."""
+        extra = rows - self.tokens.shape[0]
+        assert extra >= 0, (rows, self.tokens.shape)
+        return DraftRows(
+            tokens=pad(self.tokens, (0, extra)),
+            positions=pad(self.positions, (0, extra)),
+            hidden_rows=pad(self.hidden_rows, (0, extra)),
+            slots=pad(self.slots, (0, extra), value=-1),
+            query_start=self.query_start,
+            sample_rows=self.sample_rows,
+        )

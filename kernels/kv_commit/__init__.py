@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accepted rows' K/V to pages."""
 
-from collections.abc import Callable
-
 import torch
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.kv_commit.cpu_impl import compile_entry, cpu_commit_slots
-from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots as commit_slots_reference
-from vllm_eagle_pangu.kernels.kv_commit.reference import kv_commit
+from vllm_eagle_pangu.kernels.implementations import Implementations
+from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
+from vllm_eagle_pangu.kernels.kv_commit.reference import assert_written_once, kv_commit
 
-__all__ = ["IMPLEMENTATIONS", "commit_slots", "kv_commit", "prepare"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "CommitLayers",
+    "commit_pages",
+    "commit_slots",
+    "kv_commit",
+    "prepare",
+]
 
-IMPLEMENTATIONS = ("reference", "cpp")
+_OP = Implementations(
+    __name__, "commit_slots", reference="reference", cpp="cpu_impl", triton="triton_impl"
+)
+IMPLEMENTATIONS = _OP.names
+prepare = _OP.prepare
+
+_PAGES = Implementations(__name__, "commit_pages", reference="reference", triton="triton_impl")
 
 
 def commit_slots(
-    paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int, implementation: str = "reference"
+    paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int, implementation: str | None = None
 ) -> torch.Tensor:
     """Page slot of each tree row, -1 for what must not be written: `[B, R] int64`.
 
@@ -26,28 +37,30 @@ def commit_slots(
     `linear_slots: [B, R] int64`: entry [b, i] is the slot of position t + i; `rows`: R.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
-    return _implementation(implementation)(paths, linear_slots, rows)
+    return _OP.of(implementation, linear_slots.device)(paths, linear_slots, rows)
 
 
-def prepare(implementation: str) -> None:
-    """Make an implementation ready to run, compiling it where needed: at start-up, not mid-request.
+def commit_pages(
+    layers: CommitLayers,
+    slots: torch.Tensor,
+    implementation: str | None = None,
+    check: bool = False,
+) -> None:
+    """Write the scratch rows whose slot is not -1 to the pages of all layers.
+
+    For platforms whose pages are plain strided tensors; others write through `kv_commit`. Slot s
+    is place s % block_size of block s // block_size. A K or V of scaled layers is divided by its
+    layer's scale in float32, then rounded to the pages' dtype.
+
+    `slots: [S] int64`, S at most the scratches' rows; no slot but -1 twice, which `commit_slots`
+    cannot give and `check` asserts (it syncs with the device).
 
     Raises:
         ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
-        RuntimeError: it cannot run on this machine; the message says why and what to do.
     """
-    if _implementation(implementation) is cpu_commit_slots:
-        compile_entry()
-
-
-def _implementation(name: str) -> Callable[..., torch.Tensor]:
-    if name == "reference":
-        return commit_slots_reference
-    if name == "cpp":
-        return cpu_commit_slots
-    raise ValueError(
-        f"commit_slots: implementation={name!r} is unknown; use one of "
-        + ", ".join(map(repr, IMPLEMENTATIONS))
-    )
+    if check:
+        assert_written_once(slots)
+    assert slots.shape[0] <= layers.keys[0].shape[0], (slots.shape, layers.keys[0].shape)
+    _PAGES.of(implementation, slots.device)(layers, slots)

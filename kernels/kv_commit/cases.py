@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of commit_slots, for tests and benchmarks; results are integers, so exact."""
+"""Inputs of commit_slots and commit_pages, for tests and benchmarks; results are exact."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 CASES = accept_cases.CASES
 
@@ -20,3 +23,79 @@ def make_inputs(
     slots = torch.randperm(2 * case.batch * case.rows, generator=generator)
     linear_slots = slots[: case.batch * case.rows].view(case.batch, case.rows)
     return {"paths": paths, "linear_slots": linear_slots.to(device), "rows": case.rows}
+
+
+@dataclass(frozen=True)
+class PagesCase:
+    """`layout`: "NHD" pages `[blocks, block_size, Hk, K]` or "HND" `[blocks, Hk, block_size, K]`.
+
+    `kept`: chance that a scratch row has a slot.
+    """
+
+    name: str
+    layers: int = 2
+    rows: int = 17
+    heads: int = 2
+    head_size: int = 64
+    block_size: int = 16
+    layout: str = "NHD"
+    dtype: torch.dtype = torch.bfloat16
+    page_dtype: torch.dtype = torch.bfloat16
+    scaled: bool = False
+    kept: float = 0.3
+
+
+PAGES_CASES = (
+    PagesCase("one_row", layers=1, rows=1, heads=1, kept=1.0),
+    PagesCase("nothing_kept", kept=0.0),
+    PagesCase("everything_kept", kept=1.0),
+    PagesCase("many_layers", layers=9, rows=5),
+    PagesCase("heads_first", layout="HND"),
+    PagesCase("odd_sizes", heads=3, head_size=20, block_size=13),
+    PagesCase(
+        "wide_head", head_size=192, block_size=256, dtype=torch.float16, page_dtype=torch.float16
+    ),
+    PagesCase("float32", dtype=torch.float32, page_dtype=torch.float32),
+    PagesCase("fp8", page_dtype=torch.float8_e4m3fn, scaled=True),
+    PagesCase("fp8_wide_range", page_dtype=torch.float8_e5m2, scaled=True, layout="HND"),
+)
+
+
+def make_page_inputs(case: PagesCase, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
+    """Keyword arguments of `commit_pages`; rows without a slot are NaN, pages hold a pattern."""
+    generator = torch.Generator().manual_seed(seed)
+    kept = torch.rand(case.rows, generator=generator) < case.kept
+    blocks = 2 + case.rows // case.block_size
+    slots = torch.randperm(blocks * case.block_size, generator=generator)[: case.rows]
+    slots = slots.where(kept, -1)
+
+    def scratch(scale: float) -> torch.Tensor:
+        """Numbers that the pages' dtype holds exactly, but for some out of fp8's range.
+
+        Triton's interpreter truncates where a GPU rounds: what needs rounding it cannot test.
+        """
+        limit = torch.finfo(case.page_dtype).max
+        rows = torch.randn(case.rows, case.heads, case.head_size, generator=generator) * 300
+        held = rows.clamp(-limit, limit).to(case.page_dtype).float() * scale
+        rows = held.where(rows.abs() < limit, rows.sign() * 900.0 * scale)
+        return rows.masked_fill(~kept[:, None, None], torch.nan).to(case.dtype).to(device)
+
+    def pages() -> torch.Tensor:
+        shape = (blocks, case.block_size, case.heads, case.head_size)
+        if case.layout == "HND":
+            shape = (blocks, case.heads, case.block_size, case.head_size)
+        filled = torch.full(shape, 7.0).to(case.page_dtype).to(device)
+        return filled if case.layout == "HND" else filled.transpose(1, 2)
+
+    powers = 2.0 ** torch.randint(-2, 2, (2, case.layers), generator=generator)
+    key_scales, value_scales = powers.tolist() if case.scaled else [[1.0] * case.layers] * 2
+    return {
+        "layers": CommitLayers(
+            keys=[scratch(scale) for scale in key_scales],
+            values=[scratch(scale) for scale in value_scales],
+            pages=[PagedKV(pages(), pages()) for _ in range(case.layers)],
+            key_scales=key_scales if case.scaled else None,
+            value_scales=value_scales if case.scaled else None,
+        ),
+        "slots": slots.to(device),
+    }

@@ -15,7 +15,7 @@ from vllm_eagle_pangu.kernels.native import load_native
 _CALL = struct.Struct("@3P3q")
 
 
-def cpu_commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int) -> torch.Tensor:
+def commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int) -> torch.Tensor:
     """See `reference.commit_slots`; `linear_slots: [B, R] int64`, all on the CPU, any strides.
 
     Raises RuntimeError where the op cannot be compiled.
@@ -28,7 +28,7 @@ def cpu_commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int
     assert path.is_cpu and linear_slots.is_cpu, "the cpp implementation takes CPU tensors"
     path, linear_slots = path.contiguous(), linear_slots.contiguous()
     slots = torch.empty(batch, rows, dtype=torch.int64)
-    in_tree = compile_entry()(
+    in_tree = _entry()(
         _CALL.pack(
             path.data_ptr(), linear_slots.data_ptr(), slots.data_ptr(), batch, rows, path_columns
         )
@@ -37,8 +37,13 @@ def cpu_commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int
     return slots
 
 
+def prepare() -> None:
+    """Compile the op unless an earlier process did."""
+    _entry()
+
+
 @functools.cache
-def compile_entry() -> Callable[[bytes], int]:
+def _entry() -> Callable[[bytes], int]:
     """The C function; compiles the op unless an earlier process did."""
     library = load_native("commit_slots", Path(__file__).parent / "cpu")
     library.commit_slots_call_bytes.restype = ctypes.c_int64

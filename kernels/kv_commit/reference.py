@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 
 # write(key, value, slots): the platform's own cache-write op, which skips slot -1.
 CacheWrite = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -43,6 +44,26 @@ def kv_commit(
     """
     assert key.shape == value.shape and key.shape[0] == slots.shape[0], (key.shape, slots.shape)
     if check:
-        written = slots[slots >= 0]
-        assert written.unique().numel() == written.numel(), "commit: a slot is written twice"
+        assert_written_once(slots)
     write(key, value, slots)
+
+
+def assert_written_once(slots: torch.Tensor) -> None:
+    """No slot but -1 occurs twice in `slots`; syncs with the device."""
+    written = slots[slots >= 0]
+    assert written.unique().numel() == written.numel(), "commit: a slot is written twice"
+
+
+def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
+    """As the face of the package."""
+    kept = (slots >= 0).nonzero()[:, 0]
+    block_size = layers.pages[0].key.shape[2]
+    block, place = slots[kept] // block_size, slots[kept] % block_size
+    for layer, pages in enumerate(layers.pages):
+        for side, scratch, to in ((0, layers.keys, pages.key), (1, layers.values, pages.value)):
+            rows = scratch[layer][kept]
+            if layers.scaled:
+                # Out of range is the largest number, not NaN, which torch's own cast gives.
+                limit = torch.finfo(to.dtype).max
+                rows = (rows.float() / layers.scales[layer, side]).clamp(-limit, limit)
+            to[block, :, place] = rows.to(to.dtype)

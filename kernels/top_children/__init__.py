@@ -3,20 +3,20 @@
 
 import torch
 
-from vllm_eagle_pangu.kernels.top_children import reference
-from vllm_eagle_pangu.kernels.top_children.cpu_impl import compile_entry, cpu_top_children
+from vllm_eagle_pangu.kernels.implementations import Implementations
 
 __all__ = ["IMPLEMENTATIONS", "prepare", "top_children"]
 
-_RUN = {"reference": reference.top_children, "cpp": cpu_top_children}
-IMPLEMENTATIONS = tuple(_RUN)
+_OP = Implementations(__name__, "top_children", reference="reference", cpp="cpu_impl")
+IMPLEMENTATIONS = _OP.names
+prepare = _OP.prepare
 
 
 def top_children(
     logits: torch.Tensor,
     width: int,
     target_ids: torch.Tensor | None,
-    implementation: str = "reference",
+    implementation: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The W most probable tokens of each row, best first; equal logits go to the lower index.
 
@@ -28,27 +28,6 @@ def top_children(
     `target_ids: [Vd] int64`, the target's id of each token, None where the vocabularies are one.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
-    _check(implementation)
-    return _RUN[implementation](logits, width, target_ids)
-
-
-def prepare(implementation: str) -> None:
-    """Make an implementation ready to run, compiling it where needed: at start-up.
-
-    Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
-        RuntimeError: it cannot run on this machine; the message says why and what to do.
-    """
-    _check(implementation)
-    if implementation == "cpp":
-        compile_entry()
-
-
-def _check(implementation: str) -> None:
-    if implementation not in _RUN:
-        raise ValueError(
-            f"top_children: implementation={implementation!r} is unknown; use one of "
-            + ", ".join(map(repr, IMPLEMENTATIONS))
-        )
+    return _OP.of(implementation, logits.device)(logits, width, target_ids)

@@ -16,7 +16,7 @@ _CALL = struct.Struct("@4P5q")
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
-def cpu_top_children(
+def top_children(
     logits: torch.Tensor, width: int, target_ids: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the reference; the elements of a row of `logits` must be adjacent, `target_ids` too."""
@@ -43,12 +43,17 @@ def cpu_top_children(
         width,
         _DTYPES[logits.dtype],
     )
-    compile_entry()(call)
+    _entry()(call)
     return scores, tokens
 
 
+def prepare() -> None:
+    """Compile the op unless an earlier process did."""
+    _entry()
+
+
 @functools.cache
-def compile_entry() -> Callable[[bytes], None]:
+def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
     library = load_native("top_children", Path(__file__).parent / "cpu")
     library.top_children_call_bytes.restype = ctypes.c_int64

@@ -16,7 +16,7 @@ from vllm_eagle_pangu.kernels.native import load_native
 _CALL = struct.Struct("@7P3q")
 
 
-def cpu_tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> AcceptedPaths:
+def tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> AcceptedPaths:
     """See `reference.tree_accept`; `draws: [B, R] int64`, all on the CPU, any strides.
 
     Raises RuntimeError where the op cannot be compiled.
@@ -33,7 +33,7 @@ def cpu_tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> Accepte
     path = torch.empty(batch, depth + 1, dtype=torch.int64)
     output = torch.empty_like(path)
     length = torch.empty(batch, dtype=torch.int64)
-    compile_entry()(
+    _entry()(
         _CALL.pack(
             tokens.data_ptr(),
             parent.data_ptr(),
@@ -50,8 +50,13 @@ def cpu_tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> Accepte
     return AcceptedPaths(path, length, output)
 
 
+def prepare() -> None:
+    """Compile the op unless an earlier process did."""
+    _entry()
+
+
 @functools.cache
-def compile_entry() -> Callable[[bytes], None]:
+def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
     library = load_native("tree_accept", Path(__file__).parent / "cpu")
     library.tree_accept_call_bytes.restype = ctypes.c_int64

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of tree rows: a paged prefix that all see, and dense rows under a mask."""
 
-from collections.abc import Callable
-
 import torch
 
+from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.reference import tree_attention_reference
 
 __all__ = ["IMPLEMENTATIONS", "PagedKV", "prepare", "tree_attention"]
 
-IMPLEMENTATIONS = ("reference", "cpp")
+_OP = Implementations(
+    __name__, "tree_attention", reference="reference", cpp="cpu_impl", triton="triton_impl"
+)
+IMPLEMENTATIONS = _OP.names
+# Takes the dtype of query, keys and values as well.
+prepare = _OP.prepare
 
 
 def tree_attention(
@@ -27,7 +30,7 @@ def tree_attention(
     visible: torch.Tensor,
     scale: float,
     output: torch.Tensor,
-    implementation: str,
+    implementation: str | None = None,
     check: bool = False,
 ) -> None:
     """Attend the tree rows of T requests, writing their rows of `output`.
@@ -43,39 +46,14 @@ def tree_attention(
     `check` asserts shapes, dtypes and ranges first, which syncs with the device.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        RuntimeError: it cannot run on this machine; the message says why and what to do.
     """
     rows = (block_table, prefix_len, query_start, query_count, key_start, key_count, visible)
     if check:
         _check(query, key, value, pages, rows, output)
-    run = _implementation(implementation)
+    run = _OP.of(implementation, query.device)
     run(query, key, value, pages, *rows, scale, output)
-
-
-def prepare(implementation: str, dtype: torch.dtype) -> None:
-    """Make an implementation ready to run, compiling it where needed: at start-up, not mid-request.
-
-    Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
-        RuntimeError: it cannot run on this machine; the message says why and what to do.
-    """
-    if _implementation(implementation) is not tree_attention_reference:
-        from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import compile_entry
-
-        compile_entry(dtype)
-
-
-def _implementation(name: str) -> Callable[..., None]:
-    if name == "reference":
-        return tree_attention_reference
-    if name == "cpp":
-        from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import cpu_tree_attention
-
-        return cpu_tree_attention
-    raise ValueError(
-        f"tree_attention: implementation={name!r} is unknown; use one of "
-        + ", ".join(map(repr, IMPLEMENTATIONS))
-    )
 
 
 def _check(

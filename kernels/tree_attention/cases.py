@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs and tolerances of tree_attention, for tests and benchmarks."""
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ class AttentionCase:
     `scratch`: 0 when the dense keys are the query rows themselves (the target's verify pass), else
     the dense rows set aside per request (the drafter's level passes).
     `gap`: rows before, between and after the requests that belong to none of them.
-    `transposed_keys`: pages as vLLM's CPU backend packs them.
+    `transposed_keys`: pages as vLLM's CPU backend packs them; `heads_in_slots`: as its GPU backends
+    do by default ([2, blocks, block_size, Hk, K]); neither: heads outside of slots.
     """
 
     name: str
@@ -30,6 +32,7 @@ class AttentionCase:
     scratch: int = 0
     gap: int = 0
     transposed_keys: bool = True
+    heads_in_slots: bool = False
     dtype: torch.dtype = torch.float32
 
 
@@ -75,6 +78,51 @@ CASES = (
     verify_case("float16", (65, 17, 0), (9, 13, 5), dtype=torch.float16, head_size=64),
     level_case("bfloat16_level", (300, 5), 4, 3, 5, dtype=torch.bfloat16, block_size=128),
 )
+
+EXTREMES = (
+    verify_case("more_rows_than_an_item", (70, 3), (64, 50), heads=16, kv_heads=2, head_size=64),
+    verify_case("more_tree_keys_than_a_tile", (5,), (201,), heads=2, kv_heads=2),
+    level_case("level_past_a_tile", (130, 1), width=12, level=8, depth=8, block_size=128),
+    verify_case("smallest_block", (37,), (6,), block_size=1),
+    verify_case("odd_block", (100, 41), (9, 9), block_size=13),
+    verify_case("odd_block_row_major", (100,), (9,), block_size=13, transposed_keys=False),
+    verify_case("widest_head", (140,), (17,), head_size=256, block_size=128),
+    verify_case("head_of_80", (140,), (17,), head_size=80, block_size=32),
+    verify_case("head_of_36_row_major", (90,), (9,), head_size=36, transposed_keys=False),
+    verify_case("long_context", (32_000,), (3,), block_size=128, heads=2, kv_heads=1),
+    verify_case("sixteen_requests", tuple(range(0, 480, 30)), (1, 17) * 8, gap=1),
+)
+
+
+def random_case(
+    draw: random.Random,
+    head_sizes: tuple[int, ...],
+    block_sizes: tuple[int, ...],
+    longest_prefix: int = 400,
+    most_rows: int = 40,
+) -> AttentionCase:
+    """A verify pass or a drafter level of 1 to 5 requests, in any of the page layouts."""
+    requests = draw.randint(1, 5)
+    kv_heads = draw.choice((1, 2, 3))
+    shape: dict[str, Any] = {
+        "heads": kv_heads * draw.choice((1, 2, 3, 5)),
+        "kv_heads": kv_heads,
+        "head_size": draw.choice(head_sizes),
+        "block_size": draw.choice(block_sizes),
+        "gap": draw.randint(0, 2),
+        "dtype": draw.choice((torch.float32, torch.bfloat16, torch.float16)),
+    }
+    shape["transposed_keys"], shape["heads_in_slots"] = draw.choice(
+        ((True, False), (False, True), (False, False))
+    )
+    lengths = (0, 1, 15, 64, 65, draw.randint(2, longest_prefix))
+    prefixes = tuple(min(draw.choice(lengths), longest_prefix) for _ in range(requests))
+    if draw.random() < 0.5:
+        rows = tuple(draw.randint(0, most_rows) for _ in range(requests))
+        return verify_case("random", prefixes, rows, **shape)
+    depth = draw.randint(1, 6)
+    level = draw.randint(1, depth)
+    return level_case("random", prefixes, draw.randint(1, 8), level, depth, **shape)
 
 
 def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
@@ -176,11 +224,11 @@ def _pages(case: AttentionCase, generator: torch.Generator) -> tuple[PagedKV, to
     used = [-(-prefix // size) for prefix in case.prefixes]
     blocks = sum(used) + 1
     shape = (blocks, case.kv_heads, size, case.head_size)
+    key, value = (torch.full(shape, torch.nan, dtype=case.dtype) for _ in range(2))
     if case.transposed_keys:
-        key = torch.full((*shape[:2], shape[3], shape[2]), torch.nan, dtype=case.dtype).mT
-    else:
-        key = torch.full(shape, torch.nan, dtype=case.dtype)
-    value = torch.full(shape, torch.nan, dtype=case.dtype)
+        key = key.mT.contiguous().mT
+    if case.heads_in_slots:
+        key, value = torch.stack((key, value)).transpose(2, 3).contiguous().transpose(2, 3)
     # Entries past a request's pages point nowhere.
     block_table = torch.full((len(used), max(used, default=0) + 1), -1, dtype=torch.int32)
     order = torch.randperm(blocks, generator=generator).tolist()

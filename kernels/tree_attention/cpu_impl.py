@@ -19,7 +19,7 @@ from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 _CALL = struct.Struct("@13P5q2q2q2q2q4q4qq3qd")
 
 
-def cpu_tree_attention(
+def tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -92,11 +92,16 @@ def cpu_tree_attention(
         *visible_stride,
         scale,
     )
-    compile_entry(query.dtype)(call)
+    _entry(query.dtype)(call)
+
+
+def prepare(dtype: torch.dtype) -> None:
+    """Compile the op unless an earlier process did."""
+    _entry(dtype)
 
 
 @functools.cache
-def compile_entry(dtype: torch.dtype) -> Callable[[bytes], None]:
+def _entry(dtype: torch.dtype) -> Callable[[bytes], None]:
     """The C function for `dtype`; compiles the op unless an earlier process did."""
     names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
     assert dtype in names, f"tree attention takes {', '.join(names.values())}, not {dtype}"

@@ -6,7 +6,7 @@ import torch
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 
-def tree_attention_reference(
+def tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -5,13 +5,15 @@ import torch
 
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.tree_build import reference
-from vllm_eagle_pangu.kernels.tree_build.cpu_impl import compile_entry, cpu_tree_build
+from vllm_eagle_pangu.kernels.implementations import Implementations
 
 __all__ = ["IMPLEMENTATIONS", "prepare", "tree_build"]
 
-_RUN = {"reference": reference.tree_build, "cpp": cpu_tree_build}
-IMPLEMENTATIONS = tuple(_RUN)
+_OP = Implementations(
+    __name__, "tree_build", reference="reference", cpp="cpu_impl", triton="triton_impl"
+)
+IMPLEMENTATIONS = _OP.names
+prepare = _OP.prepare
 
 
 def tree_build(
@@ -20,7 +22,7 @@ def tree_build(
     scores: torch.Tensor,
     parents: torch.Tensor,
     shape: TreeShape,
-    implementation: str = "reference",
+    implementation: str | None = None,
 ) -> TreeBatch:
     """Keep the `shape.nodes` best candidates of each request, closed under ancestors.
 
@@ -32,27 +34,6 @@ def tree_build(
     a parent is 0 for the root, else 1 + the index of a candidate of the level above.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
-    _check(implementation)
-    return _RUN[implementation](root_tokens, tokens, scores, parents, shape)
-
-
-def prepare(implementation: str) -> None:
-    """Make an implementation ready to run, compiling it where needed: at start-up.
-
-    Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
-        RuntimeError: it cannot run on this machine; the message says why and what to do.
-    """
-    _check(implementation)
-    if implementation == "cpp":
-        compile_entry()
-
-
-def _check(implementation: str) -> None:
-    if implementation not in _RUN:
-        raise ValueError(
-            f"tree_build: implementation={implementation!r} is unknown; use one of "
-            + ", ".join(map(repr, IMPLEMENTATIONS))
-        )
+    return _OP.of(implementation, tokens.device)(root_tokens, tokens, scores, parents, shape)

@@ -17,7 +17,7 @@ from vllm_eagle_pangu.kernels.native import load_native
 _CALL = struct.Struct("@10P4q")
 
 
-def cpu_tree_build(
+def tree_build(
     root_tokens: torch.Tensor,
     tokens: torch.Tensor,
     scores: torch.Tensor,
@@ -59,12 +59,17 @@ def cpu_tree_build(
         shape.width,
         rows,
     )
-    compile_entry()(call)
+    _entry()(call)
     return tree
 
 
+def prepare() -> None:
+    """Compile the op unless an earlier process did."""
+    _entry()
+
+
 @functools.cache
-def compile_entry() -> Callable[[bytes], None]:
+def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
     library = load_native("tree_build", Path(__file__).parent / "cpu")
     library.tree_build_call_bytes.restype = ctypes.c_int64

@@ -3,14 +3,14 @@
 
 import torch
 
-from vllm_eagle_pangu.kernels.tree_expand import reference
-from vllm_eagle_pangu.kernels.tree_expand.cpu_impl import compile_entry, cpu_tree_expand
+from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier
 
 __all__ = ["IMPLEMENTATIONS", "Candidates", "Frontier", "prepare", "tree_expand"]
 
-_RUN = {"reference": reference.tree_expand, "cpp": cpu_tree_expand}
-IMPLEMENTATIONS = tuple(_RUN)
+_OP = Implementations(__name__, "tree_expand", reference="reference", cpp="cpu_impl")
+IMPLEMENTATIONS = _OP.names
+prepare = _OP.prepare
 
 
 def tree_expand(
@@ -18,7 +18,7 @@ def tree_expand(
     above: Frontier | None,
     scores: torch.Tensor,
     tokens: torch.Tensor,
-    implementation: str = "reference",
+    implementation: str | None = None,
 ) -> Frontier:
     """Take the W best children of each row of `above`; the W best of all are the next frontier.
 
@@ -30,27 +30,6 @@ def tree_expand(
     0, NaN counts as -inf.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
-    _check(implementation)
-    return _RUN[implementation](candidates, above, scores, tokens)
-
-
-def prepare(implementation: str) -> None:
-    """Make an implementation ready to run, compiling it where needed: at start-up.
-
-    Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
-        RuntimeError: it cannot run on this machine; the message says why and what to do.
-    """
-    _check(implementation)
-    if implementation == "cpp":
-        compile_entry()
-
-
-def _check(implementation: str) -> None:
-    if implementation not in _RUN:
-        raise ValueError(
-            f"tree_expand: implementation={implementation!r} is unknown; use one of "
-            + ", ".join(map(repr, IMPLEMENTATIONS))
-        )
+    return _OP.of(implementation, tokens.device)(candidates, above, scores, tokens)

@@ -16,7 +16,7 @@ from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, 
 _CALL = struct.Struct("@13P5q")
 
 
-def cpu_tree_expand(
+def tree_expand(
     candidates: Candidates,
     above: Frontier | None,
     scores: torch.Tensor,
@@ -69,12 +69,17 @@ def cpu_tree_expand(
         capacity,
         kept.start,
     )
-    compile_entry()(call)
+    _entry()(call)
     return frontier
 
 
+def prepare() -> None:
+    """Compile the op unless an earlier process did."""
+    _entry()
+
+
 @functools.cache
-def compile_entry() -> Callable[[bytes], None]:
+def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
     library = load_native("tree_expand", Path(__file__).parent / "cpu")
     library.tree_expand_call_bytes.restype = ctypes.c_int64

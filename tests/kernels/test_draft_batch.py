@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_eagle_pangu.kernels.draft_batch import draft_batch
 from vllm_eagle_pangu.kernels.draft_batch.cases import CASES, DraftBatchCase, make_inputs
+from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
 
 
 def draft_batch_by_hand(inputs):

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.kv_commit import commit_slots, kv_commit
 from vllm_eagle_pangu.kernels.kv_commit.cases import CASES, make_inputs
+from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots, kv_commit
 from vllm_eagle_pangu.kernels.tree_accept.cases import AcceptCase
 
 

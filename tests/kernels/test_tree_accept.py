@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.kernels.tree_accept.cases import CASES, AcceptCase, make_inputs
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 
 
 def walk_by_hand(tree: TreeBatch, draws: torch.Tensor, b: int) -> tuple[list[int], list[int]]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.kernels.tree_accept.cases import random_trees
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 
 VOCAB = 5
 TOKENS = 3

@@ -14,29 +14,17 @@ import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
+    EXTREMES,
     AttentionCase,
-    level_case,
     make_inputs,
+    random_case,
     verify_case,
 )
-from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import cpu_tree_attention
+from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
+from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-EXTREMES = (
-    verify_case("more_rows_than_an_item", (70, 3), (64, 50), heads=16, kv_heads=2, head_size=64),
-    verify_case("more_tree_keys_than_a_tile", (5,), (201,), heads=2, kv_heads=2),
-    level_case("level_past_a_tile", (130, 1), width=12, level=8, depth=8, block_size=128),
-    verify_case("smallest_block", (37,), (6,), block_size=1),
-    verify_case("odd_block", (100, 41), (9, 9), block_size=13),
-    verify_case("odd_block_row_major", (100,), (9,), block_size=13, transposed_keys=False),
-    verify_case("widest_head", (140,), (17,), head_size=256, block_size=128),
-    verify_case("head_of_80", (140,), (17,), head_size=80, block_size=32),
-    verify_case("head_of_36_row_major", (90,), (9,), head_size=36, transposed_keys=False),
-    verify_case("long_context", (32_000,), (3,), block_size=128, heads=2, kv_heads=1),
-    verify_case("sixteen_requests", tuple(range(0, 480, 30)), (1, 17) * 8, gap=1),
-)
 
 
 @pytest.fixture
@@ -47,56 +35,8 @@ def threads() -> Iterator[Any]:
     torch.set_num_threads(before)
 
 
-def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
-    """The definition, computed in `dtype`; rows of no request keep `output`'s values."""
-    x = {name: v.to(dtype) for name, v in inputs.items() if name in ("query", "key", "value")}
-    output = inputs["output"].to(dtype)
-    group = output.shape[1] // x["key"].shape[1] if x["key"].numel() else 1
-    for t in range(len(inputs["prefix_len"])):
-        prefix, q0, queries, k0, keys = (
-            int(inputs[name][t])
-            for name in ("prefix_len", "query_start", "query_count", "key_start", "key_count")
-        )
-        sees = inputs["visible"][t, :queries, :keys]
-        unseen = ~sees.any(dim=0)[:, None, None]
-        block_size = inputs["pages"].key.shape[2]
-        slots = torch.arange(prefix)
-        blocks = inputs["block_table"][t][slots // block_size].long()
-        past_key, past_value = (
-            pages[blocks, :, slots % block_size].to(dtype)
-            for pages in (inputs["pages"].key, inputs["pages"].value)
-        )
-        k = torch.cat([past_key, x["key"][k0 : k0 + keys].masked_fill(unseen, 0)])
-        v = torch.cat([past_value, x["value"][k0 : k0 + keys].masked_fill(unseen, 0)])
-        k, v = (y.repeat_interleave(group, dim=1).transpose(0, 1) for y in (k, v))
-        mask = torch.cat([torch.ones(queries, prefix, dtype=torch.bool), sees], dim=1)
-        scores = x["query"][q0 : q0 + queries].transpose(0, 1) @ k.mT * inputs["scale"]
-        weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0.0)
-        output[q0 : q0 + queries] = (weights @ v).transpose(0, 1)
-    return output
-
-
-def rows_of_requests(inputs: dict[str, Any]) -> torch.Tensor:
-    """`[N] bool`: the rows that an output is due for."""
-    rows = torch.zeros(inputs["output"].shape[0], dtype=torch.bool)
-    for start, count in zip(inputs["query_start"], inputs["query_count"], strict=True):
-        rows[start : start + count] = True
-    return rows
-
-
 def check(inputs: dict[str, Any]) -> None:
-    exact = attend(inputs, torch.float64)
-    plain = attend(inputs, inputs["query"].dtype).double()
-    cpu_tree_attention(**inputs)
-    due = rows_of_requests(inputs)
-    assert inputs["output"][~due].isnan().all()
-    ours = inputs["output"].double()[due]
-    allowed = 2 * largest(plain[due] - exact[due]) + 1e-6
-    assert largest(ours - exact[due]) <= allowed
-
-
-def largest(errors: torch.Tensor) -> float:
-    return errors.abs().max().item() if errors.numel() else 0.0
+    assert_as_exact_as_torch(tree_attention, inputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -109,27 +49,7 @@ def test_error_is_at_most_twice_that_of_torch(case: AttentionCase, dtype: torch.
 def test_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(8):
-        requests = draw.randint(1, 5)
-        kv_heads = draw.choice((1, 2, 3))
-        shape: dict[str, Any] = {
-            "heads": kv_heads * draw.choice((1, 2, 3, 5)),
-            "kv_heads": kv_heads,
-            "head_size": draw.choice((32, 40, 48, 64, 96, 128)),
-            "block_size": draw.choice((8, 16, 24, 128)),
-            "gap": draw.randint(0, 2),
-            "transposed_keys": draw.random() < 0.7,
-            "dtype": draw.choice(DTYPES),
-        }
-        prefixes = tuple(
-            draw.choice((0, 1, 15, 64, 65, draw.randint(2, 400))) for _ in range(requests)
-        )
-        if draw.random() < 0.5:
-            rows = tuple(draw.randint(1, 40) for _ in range(requests))
-            case = verify_case("random", prefixes, rows, **shape)
-        else:
-            depth = draw.randint(1, 6)
-            level = draw.randint(1, depth)
-            case = level_case("random", prefixes, draw.randint(1, 8), level, depth, **shape)
+        case = random_case(draw, (32, 40, 48, 64, 96, 128), (8, 16, 24, 128))
         check(make_inputs(case, seed=draw.randint(0, 2**30)))
 
 
@@ -145,7 +65,7 @@ def test_any_number_of_threads_splits_long_prefixes_and_merges_them(
 def test_strides_of_every_kind_are_followed() -> None:
     inputs = make_inputs(verify_case("strides", (70, 9), (11, 4), heads=6, gap=1, head_size=48))
     expected = make_inputs(verify_case("strides", (70, 9), (11, 4), heads=6, gap=1, head_size=48))
-    cpu_tree_attention(**expected)
+    tree_attention(**expected)
 
     def spread(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         """The same values with every other element of `dims` left out of a larger tensor."""
@@ -161,7 +81,7 @@ def test_strides_of_every_kind_are_followed() -> None:
     inputs["block_table"] = spread(inputs["block_table"], (0,))
     pages = inputs["pages"]
     inputs["pages"] = PagedKV(spread(pages.key, (0, 2, 3)), spread(pages.value, (1, 3)))
-    cpu_tree_attention(**inputs)
+    tree_attention(**inputs)
     torch.testing.assert_close(inputs["output"], expected["output"], rtol=0, atol=0, equal_nan=True)
 
 
@@ -171,7 +91,7 @@ def test_inputs_stay_as_they_were() -> None:
     tensors |= {"page_key": inputs["pages"].key, "page_value": inputs["pages"].value}
     del tensors["output"]
     before = {name: x.clone() for name, x in tensors.items()}
-    cpu_tree_attention(**inputs)
+    tree_attention(**inputs)
     for name, x in tensors.items():
         assert torch.equal(x.nan_to_num(123.0), before[name].nan_to_num(123.0)), name
 
@@ -180,7 +100,7 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
     inputs = make_inputs(verify_case("blind", (0,), (5,), heads=2, kv_heads=1))
     inputs["visible"][0, 3] = False
     inputs["visible"][0, :, 3] = False
-    cpu_tree_attention(**inputs)
+    tree_attention(**inputs)
     assert (inputs["output"][3] == 0).all()
     assert (inputs["output"][[0, 1, 2, 4]] != 0).all()
 
@@ -188,7 +108,7 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
 def test_a_request_whose_rows_all_see_nothing_gives_zeros() -> None:
     inputs = make_inputs(verify_case("blind", (0, 20), (5, 5)))
     inputs["visible"][:] = False
-    cpu_tree_attention(**inputs)
+    tree_attention(**inputs)
     assert (inputs["output"][:5] == 0).all()
     check(make_inputs(verify_case("blind", (0, 20), (5, 5))) | {"visible": inputs["visible"]})
 
@@ -197,7 +117,7 @@ def test_nan_in_a_live_key_shows_in_the_rows_that_see_it_and_only_there() -> Non
     inputs = make_inputs(verify_case("nan", (20,), (4,), heads=2, kv_heads=1))
     inputs["visible"][0] = torch.eye(4, dtype=torch.bool)
     inputs["key"][2] = torch.nan
-    cpu_tree_attention(**inputs)
+    tree_attention(**inputs)
     assert inputs["output"][2].isnan().all()
     assert not inputs["output"][[0, 1, 3]].isnan().any()
 

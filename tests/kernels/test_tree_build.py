@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
-from vllm_eagle_pangu.kernels.tree_build import tree_build
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.kernels.tree_build.cases import CASES, BuildCase, make_inputs
+from vllm_eagle_pangu.kernels.tree_build.reference import tree_build
 
 KINDS = ("random", "ties", "certain", "rising", "holes", "nothing")
 SHAPES = [(1, 1, 1), (1, 4, 3), (2, 3, 5), (3, 1, 2), (3, 3, 21), (4, 4, 12)]

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.reference.decoder import OracleDecoder
 from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
 from vllm_eagle_pangu.reference.tree import Tree, grow

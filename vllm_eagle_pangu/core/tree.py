@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import pad
 
 from vllm_eagle_pangu.core.indices import index_range
-from vllm_eagle_pangu.core.mask import ancestor_table, child_links, visible_rows
+from vllm_eagle_pangu.core.mask import ancestor_table, child_links, pack_bits, visible_rows
 
 
 @dataclass
@@ -97,6 +97,11 @@ class TreeBatch:
     def ancestors(self) -> torch.Tensor:
         """`[B, D+1, R] int64`: see `mask.ancestor_table`."""
         return ancestor_table(self.parent, self.max_depth)
+
+    @cached_property
+    def visible_bits(self) -> torch.Tensor:
+        """`[B, R, ceil(R / 32)] int32`: `visible` packed, see `mask.pack_bits`."""
+        return pack_bits(self.visible)
 
     @cached_property
     def first_child(self) -> torch.Tensor:

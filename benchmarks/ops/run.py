@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times every implementation of every op, as CSV, against the memory floor.
+
+    python benchmarks/ops/run.py                  # on this machine's GPU, or CPU without one
+    python benchmarks/ops/run.py --plot ops.svg
+
+Refuses while the ops' tests are red: the time of a wrong answer is no figure. The memory floor is
+the time in which the bytes that an op must move would be copied here (measured in the same run).
+"""
+
+import argparse
+import csv
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from sizes import Measurement, measurements
+
+ROOT = Path(__file__).parents[2]
+TESTS = [
+    "tests/kernels/test_accept_ops.py",
+    "tests/kernels/test_build_op.py",
+    "tests/kernels/test_commit_pages.py",
+    "tests/kernels/test_draft_ops.py",
+    "tests/kernels/test_tree_attention_cpp.py",
+]
+FIELDS = (
+    "op",
+    "implementation",
+    "shape",
+    "dtype",
+    "device",
+    "unit",
+    "p20",
+    "p50",
+    "p80",
+    "bytes_moved",
+    "floor_fraction",
+    "versions",
+    "date",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=device)
+    parser.add_argument("--op", action="append", help="only this op; may be given several times")
+    parser.add_argument("--milliseconds", type=float, default=300, help="per measurement")
+    parser.add_argument("--out", type=Path, help="CSV, benchmarks/results/ops-DEVICE.csv if unset")
+    parser.add_argument("--plot", type=Path, help="also a figure (.svg or .png); needs matplotlib")
+    args = parser.parse_args()
+
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", *TESTS], cwd=ROOT, check=False
+    )
+    if tests.returncode != 0:
+        print("ops benchmark: the ops' tests fail; no times until they pass", file=sys.stderr)
+        return 1
+    bandwidth = _bandwidth(args.device)
+    print(f"copying moves {bandwidth / 1e9:.1f} GB/s")
+    rows = []
+    for measurement in measurements(args.device):
+        if args.op and measurement.op not in args.op:
+            continue
+        for implementation in measurement.implementations:
+            if _runs_on(implementation, args.device):
+                rows.append(_row(args, measurement, implementation, bandwidth))
+                print("{op:>16} {implementation:>10} {shape:<36} {p50:>10} us".format(**rows[-1]))
+    out = args.out or ROOT / "benchmarks" / "results" / f"ops-{args.device}.csv"
+    with out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+    print(out)
+    if args.plot:
+        from plot import plot
+
+        plot(rows, args.plot)
+    return 0
+
+
+def _runs_on(implementation: str, device: str) -> bool:
+    return (
+        implementation == "reference" or implementation == {"cpu": "cpp", "cuda": "triton"}[device]
+    )
+
+
+def _row(
+    args: Any, measurement: Measurement, implementation: str, bandwidth: float
+) -> dict[str, Any]:
+    def run() -> None:
+        measurement.run(**measurement.inputs, implementation=implementation)
+
+    times = _times(run, args.device, args.milliseconds)
+    p20, p50, p80 = (_percentile(times, share) for share in (0.2, 0.5, 0.8))
+    floor = measurement.bytes_moved / bandwidth * 1e6
+    return {
+        "op": measurement.op,
+        "implementation": implementation,
+        "shape": measurement.shape,
+        "dtype": measurement.dtype,
+        "device": _device_name(args.device),
+        "unit": "us",
+        "p20": round(p20, 2),
+        "p50": round(p50, 2),
+        "p80": round(p80, 2),
+        "bytes_moved": measurement.bytes_moved,
+        "floor_fraction": round(floor / p50, 4),
+        "versions": _versions(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _times(run: Callable[[], None], device: str, milliseconds: float) -> list[float]:
+    """Microseconds of single calls; on a GPU of replays of a captured graph."""
+    for _ in range(3):
+        run()
+    call, wait = run, (lambda: None)
+    if device == "cuda":
+        call, wait = _captured(run), torch.cuda.synchronize
+    times: list[float] = []
+    end = time.perf_counter() + milliseconds / 1e3
+    while time.perf_counter() < end or len(times) < 10:
+        wait()
+        begin = time.perf_counter()
+        call()
+        wait()
+        times.append((time.perf_counter() - begin) * 1e6)
+    return sorted(times)
+
+
+def _captured(run: Callable[[], None]) -> Callable[[], None]:
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+    except RuntimeError:
+        # Definitions may wait for the device, which no graph can hold.
+        torch.cuda.synchronize()
+        return run
+    return graph.replay
+
+
+def _percentile(times: list[float], share: float) -> float:
+    return times[min(len(times) - 1, int(share * len(times)))]
+
+
+def _bandwidth(device: str) -> float:
+    """Bytes per second, read and written, of a copy that no cache holds."""
+    size = 1 << (31 if device == "cuda" else 28)
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    to = torch.empty_like(source)
+    times = _times(lambda: to.copy_(source) and None, device, 1000)
+    return 2 * size / (_percentile(times, 0.2) / 1e6)
+
+
+def _device_name(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    names = (
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    )
+    return f"{next(names, 'CPU')}, {torch.get_num_threads()} threads"
+
+
+def _versions() -> str:
+    names = ["torch", "vllm-eagle-pangu"]
+    names += ["triton"] if torch.cuda.is_available() else []
+    return " ".join(f"{name}={version(name)}" for name in names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

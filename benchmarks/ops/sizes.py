@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the op benchmark runs: each op at the sizes of real steps, with the inputs of its tests."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.kernels import (
+    draft_batch,
+    kv_commit,
+    top_children,
+    tree_accept,
+    tree_attention,
+    tree_build,
+)
+from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
+from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
+from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
+from vllm_eagle_pangu.kernels.tree_attention import cases as attention_cases
+from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
+
+# (B, W, D, M)
+TREES = ((1, 4, 5, 16), (1, 8, 6, 64), (16, 4, 5, 16), (16, 8, 6, 64), (64, 4, 5, 16))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One op at one size. `bytes_moved` is the least that the definition reads and writes."""
+
+    op: str
+    shape: str
+    dtype: str
+    run: Callable[..., Any]
+    inputs: dict[str, Any]
+    implementations: tuple[str, ...]
+    bytes_moved: int
+
+
+def measurements(device: str) -> Iterator[Measurement]:
+    """Every op at every size, inputs made on `device`."""
+    for batch, width, depth, nodes in TREES:
+        shape = TreeShape(width, depth, nodes)
+        size = f"B={batch} W={width} D={depth} M={nodes}"
+        build = build_cases.make_inputs(build_cases.BuildCase(size, shape, batch), device=device)
+        yield _plain("tree_build", size, tree_build, build)
+        case = accept_cases.AcceptCase(size, nodes + 1, depth, batch)
+        yield _plain("tree_accept", size, tree_accept, accept_cases.make_inputs(case, 0, device))
+        rows = draft_cases.DraftBatchCase(size, depth, (nodes + 1,) * batch, (0,) * batch)
+        draft = draft_cases.make_inputs(rows, device=device)
+        yield _plain("draft_batch", size, draft_batch, {**draft, "rows": batch * (depth + 1)})
+        commit = commit_cases.make_inputs(case, 0, device)
+        yield _plain("commit_slots", size, kv_commit, commit)
+    yield from _pages(device)
+    yield from _children(device)
+    yield from _attention(device)
+
+
+def _plain(op: str, size: str, module: Any, inputs: dict[str, Any]) -> Measurement:
+    run = getattr(module, op)
+    moved = _bytes(inputs) + _bytes(run(**inputs, implementation="reference"))
+    return Measurement(op, size, "int64", run, inputs, module.IMPLEMENTATIONS, moved)
+
+
+def _pages(device: str) -> Iterator[Measurement]:
+    for batch, nodes in ((1, 64), (16, 64)):
+        case = commit_cases.PagesCase(
+            "pages", layers=32, rows=batch * (nodes + 1), heads=8, head_size=128, kept=5 / nodes
+        )
+        inputs = commit_cases.make_page_inputs(case, device=device)
+        kept = int((inputs["slots"] >= 0).sum())
+        # K and V are read and written.
+        moved = 4 * kept * case.layers * case.heads * case.head_size * case.dtype.itemsize
+        size = f"B={batch} M={nodes} L=32 Hk=8 K=128"
+        names = ("reference", "triton")
+        yield Measurement(
+            "commit_pages", size, "bfloat16", kv_commit.commit_pages, inputs, names, moved
+        )
+
+
+def _children(device: str) -> Iterator[Measurement]:
+    generator = torch.Generator().manual_seed(0)
+    for rows, vocab in ((4, 32000), (64, 32000)):
+        logits = torch.randn(rows, vocab, generator=generator).to(device, torch.bfloat16)
+        inputs = {"logits": logits, "width": 4, "target_ids": None}
+        yield Measurement(
+            "top_children",
+            f"N={rows} Vd={vocab} W=4",
+            "bfloat16",
+            top_children.top_children,
+            inputs,
+            top_children.IMPLEMENTATIONS,
+            _bytes(inputs),
+        )
+
+
+def _attention(device: str) -> Iterator[Measurement]:
+    # Contexts that a CPU serves, then those that a GPU does.
+    sizes = [(1, 16, 512), (1, 64, 512), (4, 16, 512)]
+    if device == "cuda":
+        sizes += [(1, 64, 8192), (1, 64, 131072), (16, 64, 8192), (64, 16, 2048)]
+    for batch, nodes, prefix in sizes:
+        case = attention_cases.verify_case(
+            "verify",
+            (prefix,) * batch,
+            (nodes + 1,) * batch,
+            heads=32,
+            kv_heads=8,
+            head_size=128,
+            transposed_keys=device == "cpu",
+            dtype=torch.bfloat16,
+        )
+        inputs = attention_cases.make_inputs(case, device=device)
+        paged = 2 * batch * prefix * 8 * 128 * 2
+        dense = _bytes([inputs[name] for name in ("query", "key", "value", "output", "visible")])
+        yield Measurement(
+            "tree_attention",
+            f"T={batch} M={nodes} t={prefix} H=32 Hk=8 K=128",
+            "bfloat16",
+            tree_attention.tree_attention,
+            inputs,
+            tree_attention.IMPLEMENTATIONS,
+            paged + dense,
+        )
+
+
+def _bytes(value: Any) -> int:
+    """Of the tensors in nested dataclasses, dicts and sequences."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(map(_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes, value))
+    if hasattr(value, "__dataclass_fields__"):
+        return sum(_bytes(getattr(value, name)) for name in value.__dataclass_fields__)
+    return 0

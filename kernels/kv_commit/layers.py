@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers that one commit writes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+
+
+@dataclass
+class CommitLayers:
+    """Scratch and pages of the L layers of a KV cache group; made once, when the cache is.
+
+    `keys`, `values`: L scratches `[S, Hk, K]`, one shape, dtype and strides for all, elements of a
+    head adjacent; `pages`: L pairs of one shape, dtype and strides; `key_scales`, `value_scales`:
+    what a layer's K and V are divided by on their way (fp8 pages), or None where they are copied.
+
+    Raises:
+        ValueError: the layers differ, or scratch and pages do not fit each other.
+    """
+
+    keys: Sequence[torch.Tensor]
+    values: Sequence[torch.Tensor]
+    pages: Sequence[PagedKV]
+    key_scales: Sequence[float] | None = None
+    value_scales: Sequence[float] | None = None
+    # [L, 4] int64: addresses of key scratch, value scratch, key pages, value pages
+    addresses: torch.Tensor = field(init=False)
+    # [L, 2] float32
+    scales: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._check()
+        device = self.keys[0].device
+        rows = [
+            [key.data_ptr(), value.data_ptr(), pages.key.data_ptr(), pages.value.data_ptr()]
+            for key, value, pages in zip(self.keys, self.values, self.pages, strict=True)
+        ]
+        self.addresses = torch.tensor(rows, dtype=torch.int64, device=device)
+        ones = [1.0] * len(self.keys)
+        pairs = zip(self.key_scales or ones, self.value_scales or ones, strict=True)
+        self.scales = torch.tensor(list(pairs), dtype=torch.float32, device=device)
+
+    @property
+    def scaled(self) -> bool:
+        return self.key_scales is not None or self.value_scales is not None
+
+    def _check(self) -> None:
+        scratches = [*self.keys, *self.values]
+        _require(bool(self.keys), "no layers")
+        _require(len(self.keys) == len(self.values) == len(self.pages), "counts differ")
+        _require(_alike(scratches), "scratches differ in shape, dtype or strides")
+        _require(scratches[0].stride(2) == 1, "elements of a scratch's head are not adjacent")
+        for side in ("key", "value"):
+            pages = [getattr(pair, side) for pair in self.pages]
+            _require(_alike(pages), f"{side} pages differ in shape, dtype or strides")
+            fits = (pages[0].shape[1], pages[0].shape[3]) == scratches[0].shape[1:]
+            _require(fits, f"{side} pages have other heads than the scratch")
+
+
+def _alike(tensors: list[torch.Tensor]) -> bool:
+    return len({(tensor.shape, tensor.dtype, tensor.stride()) for tensor in tensors}) == 1
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise ValueError(f"commit: {reason}; the layers of one commit share one layout")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tree_accept in Triton: one program per request, its tree in registers."""
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
+
+
+@triton.jit(do_not_specialize=["rows", "depth"])
+def _tree_accept_kernel(
+    tokens,  # [B, R] int64
+    parent,  # [B, R] int64
+    valid,  # [B, R] int8
+    draws,  # [B, R] int64
+    path,  # [B, D+1] int64, written
+    length,  # [B] int64, written
+    output,  # [B, D+1] int64, written
+    rows,
+    depth,
+    ROWS: tl.constexpr,
+):
+    request = tl.program_id(0).to(tl.int64)
+    row = tl.arange(0, ROWS)
+    inside = row < rows
+    at = request * rows + row
+    token = tl.load(tokens + at, mask=inside, other=0)
+    above = tl.load(parent + at, mask=inside, other=0)
+    draw = tl.load(draws + at, mask=inside, other=-1)
+    # The root is its own parent, not its own child.
+    node = (tl.load(valid + at, mask=inside, other=0) != 0) & (row > 0)
+
+    path += request * (depth + 1)
+    output += request * (depth + 1)
+    here = 0
+    accepted = 0
+    walking = 1
+    for step in range(depth + 1):
+        drawn = tl.sum(tl.where(row == here, draw, 0))
+        tl.store(path + step, tl.where(walking == 1, here, 0).to(tl.int64))
+        tl.store(output + step, tl.where(walking == 1, drawn, -1))
+        child = tl.min(tl.where(node & (above == here) & (token == drawn), row, ROWS))
+        walking = tl.where((child < ROWS) & (step < depth), walking, 0)
+        accepted += walking
+        here = tl.where(walking == 1, child, 0)
+    tl.store(length + request, accepted)
+
+
+def tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> AcceptedPaths:
+    """See `reference.tree_accept`; one launch, nothing waits for the device."""
+    batch, rows = draws.shape
+    assert tree.tokens.shape == draws.shape, (tree.tokens.shape, draws.shape)
+    path = torch.empty(batch, depth + 1, dtype=torch.int64, device=draws.device)
+    output = torch.empty_like(path)
+    length = torch.empty(batch, dtype=torch.int64, device=draws.device)
+    if batch:
+        _tree_accept_kernel[(batch,)](
+            tree.tokens.contiguous(),
+            tree.parent.contiguous(),
+            tree.valid.contiguous().view(torch.int8),
+            draws.contiguous(),
+            path,
+            length,
+            output,
+            rows,
+            depth,
+            ROWS=triton.next_power_of_2(rows),
+            num_warps=1,
+        )
+    return AcceptedPaths(path, length, output)
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """Trees of up to 64 and 128 nodes."""
+    types = "*i64 *i64 *i8 *i64 *i64 *i64 *i64 i32 i32"
+    for rows in (128, 256):
+        yield compile_case(f"tree_accept_{rows}", _tree_accept_kernel, types, 1, ROWS=rows)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree attention in Triton: the paged prefix, then the tree's dense rows, in one running softmax.
+
+A program attends one tile of (tree row, query head) pairs that share a KV head, so that a key is
+loaded once for the whole group. Where the batch alone would not fill the chip, the prefix is split
+over programs first (flash-decoding) and the second kernel merges what they found. Nothing here
+waits for the device, and launches depend on shapes alone, so calls can be captured in a CUDA graph.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.tiling import prefix_splits, processors, tile_for
+from vllm_eagle_pangu.kernels.tree_attention.triton_prefix import prefix_split_kernel
+from vllm_eagle_pangu.kernels.tree_attention.triton_tree import tree_attention_kernel
+from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, interpreting
+
+_TYPES = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int8: "*i8",
+    torch.int32: "*i32",
+}
+
+
+def tree_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    block_table: torch.Tensor,
+    prefix_len: torch.Tensor,
+    query_start: torch.Tensor,
+    query_count: torch.Tensor,
+    key_start: torch.Tensor,
+    key_count: torch.Tensor,
+    visible: torch.Tensor | None,
+    scale: float,
+    output: torch.Tensor,
+    visible_bits: torch.Tensor | None = None,
+    splits: int | None = None,
+) -> None:
+    """Writes the attention of every tree request's query rows into `output`.
+
+    Shapes as in the package's `tree_attention`; float32, bfloat16 or float16, accumulated in
+    float32; any strides but that a head's elements are adjacent outside of pages. Indices are
+    trusted; slots past a prefix and values of dense rows that nobody sees are never multiplied.
+
+    `visible_bits: [T, Rq, ceil(Rk / 32)] int32`: the mask packed, bit j % 32 of word j // 32 for
+    dense key j; `visible` is then not read and may be None.
+    `splits`: programs per prefix; by default as many as fill the GPU. With more than one, buffers
+    of T*Hk*splits*Rq*(H/Hk)*(K+1) float32 are allocated: by default at most 2 tiles per
+    multiprocessor, some 20 MB on an H200.
+    """
+    for launch in launches(
+        query, key, value, pages, block_table, prefix_len, query_start, query_count, key_start,
+        key_count, visible if visible_bits is None else visible_bits, scale, output, splits,
+    ):  # fmt: skip
+        launch.kernel[launch.grid](**launch.arguments, **launch.options)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch; `arguments` by name, constexprs among them."""
+
+    kernel: Any
+    grid: tuple[int, int, int]
+    arguments: dict[str, Any]
+    options: dict[str, int]
+
+
+def launches(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    block_table: torch.Tensor,
+    prefix_len: torch.Tensor,
+    query_start: torch.Tensor,
+    query_count: torch.Tensor,
+    key_start: torch.Tensor,
+    key_count: torch.Tensor,
+    visible: torch.Tensor,
+    scale: float,
+    output: torch.Tensor,
+    splits: int | None = None,
+) -> Iterator[Launch]:
+    """What `tree_attention` launches, in order; `visible` as bool or as packed int32 words."""
+    _check(query, key, value, pages, block_table, visible, output)
+    _, Hk, block_size, K = pages.key.shape
+    T, most_rows = visible.shape[0], visible.shape[1] * (query.shape[1] // Hk)
+    if T == 0 or most_rows == 0:
+        return
+    tile = tile_for(most_rows, K, query.dtype)
+    tiles = triton.cdiv(most_rows, tile.rows)
+    if splits is None:
+        capacity = block_table.shape[1] * block_size
+        splits = prefix_splits(tiles * Hk * T, capacity, processors(query.device))
+    shared = {
+        "query": query,
+        "page_key": pages.key,
+        "page_value": pages.value,
+        "block_table": block_table,
+        "prefix_len": prefix_len,
+        "query_start": query_start,
+        "query_count": query_count,
+        "partial": None,
+        "partial_lse": None,
+        "scale": scale * math.log2(math.e),
+        "splits": splits,
+        "most_rows": most_rows,
+        **_strides("query", query, "row", "head"),
+        **_strides("page_key", pages.key, "block", "head", "slot", "dim"),
+        **_strides("page_value", pages.value, "block", "head", "slot", "dim"),
+        "table_stride": block_table.stride(0),
+        "HEADS": Hk,
+        "GROUP": query.shape[1] // Hk,
+        "K": K,
+        "PAGE": block_size,
+        "BLOCK_M": tile.rows,
+        "BLOCK_N": tile.keys,
+        "BLOCK_K": tile.head,
+        "INTERPRET_BF16": interpreting() and query.dtype == torch.bfloat16,
+    }
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    if splits > 1:
+        size = (T, Hk, splits, most_rows)
+        shared["partial"] = query.new_empty((*size, K), dtype=torch.float32)
+        shared["partial_lse"] = query.new_empty(size, dtype=torch.float32)
+        yield Launch(prefix_split_kernel, (tiles, Hk * splits, T), shared, options)
+    tree = {
+        "key": key,
+        "value": value,
+        "key_start": key_start,
+        "key_count": key_count,
+        # A bool is a byte, which Triton loads on every backend.
+        "visible": visible.view(torch.int8) if visible.dtype == torch.bool else visible,
+        "output": output,
+        **_strides("key", key, "row", "head"),
+        **_strides("value", value, "row", "head"),
+        **_strides("output", output, "row", "head"),
+        **_strides("visible", visible, "request", "row", "column"),
+        "SPLIT": splits > 1,
+        "BLOCK_D": tile.dense_keys,
+        "DENSE_STAGES": tile.dense_stages,
+        "BITS": visible.dtype == torch.int32,
+    }
+    yield Launch(tree_attention_kernel, (tiles, Hk, T), shared | tree, options)
+
+
+def _strides(name: str, tensor: torch.Tensor, *dims: str) -> dict[str, int]:
+    return {f"{name}_{dim}_stride": tensor.stride(d) for d, dim in enumerate(dims)}
+
+
+def _check(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    block_table: torch.Tensor,
+    visible: torch.Tensor,
+    output: torch.Tensor,
+) -> None:
+    """What costs no wait for the device; the face checks the rest where asked."""
+    _, Hk, _, K = pages.key.shape
+    assert query.shape[1] % Hk == 0 and key.shape[1:] == (Hk, K) and query.shape[2] == K
+    assert len({x.dtype for x in (query, key, value, pages.key, pages.value, output)}) == 1
+    assert query.dtype in (torch.float32, torch.bfloat16, torch.float16), query.dtype
+    assert pages.value.shape == pages.key.shape and value.shape == key.shape
+    assert output.shape == query.shape
+    assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
+        "the elements of a head must be adjacent in query, key, value and output"
+    )
+    assert block_table.dtype == torch.int32
+    assert block_table.stride(1) == 1 or block_table.shape[1] <= 1, block_table.stride()
+    assert visible.dtype in (torch.bool, torch.int32), visible.dtype
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """Group 4, 8 KV heads; M+1 = 65 rows in pages of 16, a drafter level of 8 rows, packed masks.
+
+    Import with TRITON_INTERPRET unset: an interpreted kernel cannot be compiled.
+    """
+    for head_size in (64, 80, 96, 128, 192, 256):
+        yield from _cases(f"verify65_bf16_{head_size}", 65, head_size, torch.bfloat16)
+    yield from _cases("verify65_fp16_128", 65, 128, torch.float16)
+    yield from _cases("verify65_fp32_128", 65, 128, torch.float32)
+    yield from _cases("level8_bf16_128", 8, 128, torch.bfloat16)
+    yield from _cases("level8_bf16_256", 8, 256, torch.bfloat16)
+    yield from _cases("chain1_bf16_128", 1, 128, torch.bfloat16)
+    yield from _cases("verify65_bits_bf16_128", 65, 128, torch.bfloat16, bits=True)
+    yield from _cases("verify65_odd_page_bf16_128", 65, 128, torch.bfloat16, block_size=13)
+
+
+def _cases(
+    name: str,
+    rows: int,
+    head_size: int,
+    dtype: torch.dtype,
+    group: int = 4,
+    block_size: int = 16,
+    bits: bool = False,
+) -> Iterator[CompileCase]:
+    """Fused and split, on tensors without storage."""
+    T, Hk, P = 3, 8, 4096
+
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    numbers = [empty(T, dtype=torch.int32) for _ in range(5)]
+    visible = empty(T, rows, -(-rows // 32), dtype=torch.int32)
+    # As vLLM's FlashAttention lays pages out: [2, blocks, block_size, Hk, K].
+    pages = empty(2, 100, block_size, Hk, head_size).transpose(2, 3)
+    for splits in (1, 4):
+        for launch in launches(
+            empty(T * rows, Hk * group, head_size),
+            empty(T * rows, Hk, head_size),
+            empty(T * rows, Hk, head_size),
+            PagedKV(pages[0], pages[1]),
+            empty(T, P, dtype=torch.int32),
+            *numbers,
+            visible if bits else empty(T, rows, rows, dtype=torch.bool),
+            head_size**-0.5,
+            empty(T * rows, Hk * group, head_size),
+            splits,
+        ):
+            part = "prefix" if "output" not in launch.arguments else "tree"
+            yield _compile_case(f"{name}_{'split' if splits > 1 else 'fused'}_{part}", launch)
+
+
+def _compile_case(name: str, launch: Launch) -> CompileCase:
+    """What a launch with these arguments would have Triton compile, pointers aligned."""
+    signature: dict[str, str] = {}
+    constexprs: dict[str, Any] = {}
+    attrs: dict[tuple[int], list[list[Any]]] = {}
+    for position, parameter in enumerate(launch.kernel.params):
+        value = launch.arguments[parameter.name]
+        specialize = not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (specialize and _is_one(value)):
+            signature[parameter.name] = "constexpr"
+            constexprs[parameter.name] = value
+            continue
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name] = _TYPES[value.dtype]
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
+            continue
+        else:
+            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+        if specialize and (isinstance(value, torch.Tensor) or value % 16 == 0):
+            attrs[(position,)] = [["tt.divisibility", 16]]
+    return CompileCase(name, launch.kernel, signature, constexprs, launch.options, attrs)
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int) and value == 1

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tree_build in Triton: one launch; a program fills a few rows of one request's tree.
+
+Nothing is sorted and nothing is passed through memory: a candidate's rank is the count of those
+better than it, its row the count of those kept before it, and a row finds its candidate, its
+ancestors and its links by comparing with all candidates. So ties cannot fall differently, and no
+program waits for another.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
+
+# Elements of a tile [rows, candidates]: 64 registers a thread at 4 warps.
+TILE = 8192
+
+
+@triton.jit
+def _score_below(scores, parents, index, inside, depth):
+    """Scores lowered to the least on their way to the root; NaN counts as -inf."""
+    score = tl.load(scores + index, mask=inside, other=float("-inf"))
+    # A comparison with NaN is false.
+    score = tl.where(score > float("-inf"), score, float("-inf"))
+    above = tl.load(parents + index, mask=inside, other=0)
+    for _ in range(depth - 1):
+        is_node = above > 0
+        at = tl.where(is_node, above - 1, 0)
+        other = tl.load(scores + at, mask=is_node, other=float("inf"))
+        other = tl.where(other > float("-inf"), other, float("-inf"))
+        score = tl.minimum(score, other)
+        above = tl.load(parents + at, mask=is_node, other=0)
+    return score
+
+
+@triton.jit
+def _rank(scores, parents, score, index, capacity, depth, BLOCK: tl.constexpr):
+    """How many candidates come before each in the order of scores; equals in index order."""
+    rank = tl.zeros_like(index)
+    for start in range(0, capacity, BLOCK):
+        other = start + tl.arange(0, BLOCK)
+        inside = other < capacity
+        other_score = _score_below(scores, parents, other, inside, depth)
+        better = other_score[:, None] > score[None, :]
+        tied = (other_score[:, None] == score[None, :]) & (other[:, None] < index[None, :])
+        rank += tl.sum(((better | tied) & inside[:, None]).to(tl.int32), axis=0)
+    return rank
+
+
+@triton.jit
+def _row_of(position, kept, index):
+    """Row of the candidates at `position` (0 the root, else 1 + candidate): kept ones up to it."""
+    earlier = kept[None, :] & (index[None, :] < position[:, None])
+    return tl.sum(earlier.to(tl.int32), axis=1)
+
+
+@triton.jit
+def _least_row(kept, row_of, above, parent, after, NONE: tl.constexpr):
+    """The lowest row past `after` among the kept candidates below `parent`; 0 for none."""
+    member = kept[None, :] & (above[None, :] == parent[:, None])
+    member = member & (row_of[None, :] > after[:, None])
+    least = tl.min(tl.where(member, row_of[None, :], NONE + 1), axis=1)
+    return tl.where(least <= NONE, least, 0)
+
+
+@triton.jit
+def _words(sees, column, COLUMNS: tl.constexpr):
+    """Bits of each row in words of 32: distinct, so a sum is their union; bit 31 is the sign."""
+    bits = sees.to(tl.int32) << (column % 32)
+    return tl.sum(tl.reshape(bits, (sees.shape[0], COLUMNS // 32, 32)), axis=2)
+
+
+@triton.jit(do_not_specialize=["capacity", "width", "depth", "nodes"])
+def _tree_build_kernel(
+    root_tokens,  # [B] int64
+    candidate_tokens,  # [B, C] int64
+    scores,  # [B, C] float32
+    parents,  # [B, C] int64
+    tokens,  # [B, R] int64, written; so are the following
+    parent,  # [B, R] int64
+    depths,  # [B, R] int64
+    valid,  # [B, R] int8
+    score_out,  # [B, R] float32
+    visible,  # [B, R, R] int8
+    visible_bits,  # [B, R, words] int32
+    first_child,  # [B, R] int64
+    next_sibling,  # [B, R] int64
+    capacity,
+    width,
+    depth,
+    nodes,
+    CANDIDATES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OTHERS: tl.constexpr,
+):
+    request = tl.program_id(0).to(tl.int64)
+    rows = nodes + 1
+    candidate_tokens += request * capacity
+    scores += request * capacity
+    parents += request * capacity
+    index = tl.arange(0, CANDIDATES)
+    inside = index < capacity
+    score = _score_below(scores, parents, index, inside, depth)
+    rank = _rank(scores, parents, score, index, capacity, depth, OTHERS)
+    kept = inside & (rank < nodes) & (score > float("-inf"))
+    # Candidate order is topological, so it is the order of rows.
+    row_of = tl.where(kept, tl.cumsum(kept.to(tl.int32), 0), 0)
+    count = tl.sum(kept.to(tl.int32))
+
+    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    in_rows = row < rows
+    is_node = (row > 0) & (row <= count)
+    # 0 for the root and for padding, else 1 + candidate.
+    position = tl.sum(tl.where(row_of[None, :] == row[:, None], index[None, :] + 1, 0), axis=1)
+    position = tl.where(is_node, position, 0)
+    at = tl.where(is_node, position - 1, 0)
+    above = tl.load(parents + at, mask=is_node, other=0).to(tl.int32)
+    out = request * rows + row
+    root = tl.load(root_tokens + request)
+    token = tl.load(candidate_tokens + at, mask=is_node, other=0)
+    tl.store(tokens + out, tl.where(row == 0, root, token), mask=in_rows)
+    parent_row = tl.where(is_node, _row_of(above, kept, index), 0)
+    tl.store(parent + out, parent_row.to(tl.int64), mask=in_rows)
+    level = tl.where(at < width, 1, 2 + (at - width) // (width * width))
+    tl.store(depths + out, tl.where(is_node, level, 0).to(tl.int64), mask=in_rows)
+    tl.store(valid + out, (row <= count).to(tl.int8), mask=in_rows)
+    kept_score = _score_below(scores, parents, at, is_node, depth)
+    kept_score = tl.where(is_node, kept_score, float("-inf"))
+    tl.store(score_out + out, tl.where(row == 0, 0.0, kept_score), mask=in_rows)
+
+    # Whose child a candidate is; padding rows are nobody's parent and nobody's sibling.
+    candidate_above = tl.load(parents + index, mask=inside, other=-1).to(tl.int32)
+    position = tl.where((row == 0) | is_node, position, -2)
+    child = _least_row(kept, row_of, candidate_above, position, 0 * row, CANDIDATES)
+    tl.store(first_child + out, child.to(tl.int64), mask=in_rows)
+    family = tl.where(is_node, above, -2)
+    sibling = _least_row(kept, row_of, candidate_above, family, row, CANDIDATES)
+    tl.store(next_sibling + out, sibling.to(tl.int64), mask=in_rows)
+
+    # A row sees itself, its ancestors and the root; padding sees the root alone.
+    column = tl.arange(0, COLUMNS)[None, :]
+    sees = (column == tl.where(is_node, row, 0)[:, None]) | (column == parent_row[:, None])
+    for _ in range(depth - 2):
+        at = tl.where(above > 0, above - 1, 0)
+        above = tl.load(parents + at, mask=above > 0, other=0).to(tl.int32)
+        sees = sees | (column == _row_of(above, kept, index)[:, None])
+    sees = sees | (column == 0)
+    seen = visible + out[:, None] * rows + column
+    tl.store(seen, sees.to(tl.int8), mask=in_rows[:, None] & (column < rows))
+    words = (rows + 31) // 32
+    word = tl.arange(0, COLUMNS // 32)[None, :]
+    packed = visible_bits + out[:, None] * words + word
+    tl.store(packed, _words(sees, column, COLUMNS), mask=in_rows[:, None] & (word < words))
+
+
+def tree_build(
+    root_tokens: torch.Tensor,
+    tokens: torch.Tensor,
+    scores: torch.Tensor,
+    parents: torch.Tensor,
+    shape: TreeShape,
+) -> TreeBatch:
+    """See `reference.tree_build`; nothing waits for the device. Fills the mask's bits and links."""
+    batch, capacity = tokens.shape
+    assert capacity == shape.capacity, (capacity, shape)
+    device, rows = tokens.device, shape.rows
+    tree = TreeBatch(
+        tokens=torch.empty(batch, rows, dtype=torch.int64, device=device),
+        parent=torch.empty(batch, rows, dtype=torch.int64, device=device),
+        depth=torch.empty(batch, rows, dtype=torch.int64, device=device),
+        valid=torch.empty(batch, rows, dtype=torch.bool, device=device),
+        visible=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
+        score=torch.empty(batch, rows, dtype=torch.float32, device=device),
+        max_depth=shape.depth,
+    )
+    bits = torch.empty(batch, rows, -(-rows // 32), dtype=torch.int32, device=device)
+    links = torch.empty(2, batch, rows, dtype=torch.int64, device=device)
+    candidates = triton.next_power_of_2(capacity)
+    block = max(1, min(16, TILE // candidates, triton.next_power_of_2(rows)))
+    if batch:
+        _tree_build_kernel[(batch, triton.cdiv(rows, block))](
+            root_tokens.contiguous(),
+            tokens.contiguous(),
+            scores.contiguous(),
+            parents.contiguous(),
+            tree.tokens,
+            tree.parent,
+            tree.depth,
+            tree.valid.view(torch.int8),
+            tree.score,
+            tree.visible.view(torch.int8),
+            bits,
+            links[0],
+            links[1],
+            capacity,
+            shape.width,
+            shape.depth,
+            shape.nodes,
+            CANDIDATES=candidates,
+            COLUMNS=max(32, triton.next_power_of_2(rows)),
+            BLOCK=block,
+            OTHERS=max(1, TILE // candidates),
+            num_warps=4,
+        )
+    tree.visible_bits, (tree.first_child, tree.next_sibling) = bits, links
+    return tree
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """(W, D, M) = (4, 5, 16), (8, 6, 64) and (8, 8, 128)."""
+    types = "*i64 *i64 *fp32 *i64 *i64 *i64 *i64 *i8 *fp32 *i8 *i32 *i64 *i64 i32 i32 i32 i32"
+    for candidates, columns in ((128, 32), (512, 128), (512, 256)):
+        yield compile_case(
+            f"tree_build_{candidates}_{columns}",
+            _tree_build_kernel,
+            types,
+            4,
+            CANDIDATES=candidates,
+            COLUMNS=columns,
+            BLOCK=min(16, TILE // candidates),
+            OTHERS=TILE // candidates,
+        )

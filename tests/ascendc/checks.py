@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs an AscendC op on the twin and compares it with its reference, bit for bit."""
+
+import copy
+import dataclasses
+import functools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vllm_eagle_pangu.core.mask import child_links
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.kernels.ascendc_twin import TwinKernel, compile_kernel
+from vllm_eagle_pangu.kernels.ascendc_twin import ops as twin
+from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
+from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
+from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
+from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots, kv_commit
+from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
+from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
+from vllm_eagle_pangu.kernels.tree_build.reference import tree_build
+
+Inputs = dict[str, Any]
+
+CORES = (1, 2, 3, 7, 20)
+
+
+def backward(cores: int) -> Sequence[int]:
+    return range(cores - 1, -1, -1)
+
+
+def shuffled(cores: int) -> Sequence[int]:
+    return random.Random(cores).sample(range(cores), cores)
+
+
+ORDERS: tuple[twin.CoreOrder, ...] = (range, backward, shuffled)
+
+kernel_of = functools.cache(compile_kernel)
+
+
+def flat(value: Any) -> list[Any]:
+    """Tensors and numbers of nested dataclasses, dicts and sequences, in order."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [leaf for part in value for leaf in flat(part)]
+    return [value]
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    for mine, theirs in zip(flat(got), flat(expected), strict=True):
+        if isinstance(theirs, torch.Tensor):
+            assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+        else:
+            assert mine == theirs
+
+
+# ---- tree_accept ----
+
+
+def check_tree_accept(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
+    assert_same(twin.run_tree_accept(kernel, **inputs, **cores), tree_accept(**inputs))
+
+
+def random_accept_case(seed: int) -> accept_cases.AcceptCase:
+    """B 1..40; vocabularies of 2 give twin siblings; half the trees' rows may be padding."""
+    return accept_cases.AcceptCase(
+        "random",
+        rows=2 + seed % 23,
+        depth=1 + seed % 7,
+        batch=1 + seed % 40 if seed % 3 else 1 + seed % 5,
+        vocab=(2, 5, 1000)[seed % 3],
+        agreement=(0.6, 1.0)[seed % 2],
+    )
+
+
+def random_accept_inputs(seed: int) -> Inputs:
+    inputs = accept_cases.make_inputs(random_accept_case(seed), seed)
+    if seed % 4 == 1:
+        # Padding rows that claim a parent and carry the token drawn at the root.
+        tree, generator = inputs["tree"], torch.Generator().manual_seed(seed)
+        tree.tokens = tree.tokens.where(tree.valid, inputs["draws"][:, :1])
+        noise = torch.randint(tree.rows, tree.parent.shape, generator=generator)
+        tree.parent = tree.parent.where(tree.valid, noise)
+    if seed % 5 == 2:
+        inputs["depth"] //= 2
+    return inputs
+
+
+# ---- draft_batch ----
+
+
+def check_draft_batch(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
+    expected = draft_batch(**inputs)
+    rows = expected.tokens.shape[0]
+    assert_same(twin.run_draft_batch(kernel, **inputs, draft_rows=rows, **cores), expected)
+
+
+def random_draft_inputs(seed: int) -> Inputs:
+    """Ragged batches of 1..20 requests, long chains in some, in the engine's dtypes or wide."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = 1 + seed % 20
+    rows = torch.randint(1, 14, (batch,), generator=generator)
+    is_tree = torch.rand(batch, generator=generator) < 0.6
+    if seed % 11 == 3:
+        rows[seed % batch] += 600
+        is_tree[seed % batch] = False
+    tree_rows, chain_rows = rows.where(is_tree, 0), rows.where(~is_tree, 0)
+    case = draft_cases.DraftBatchCase(
+        "random", 1 + seed % 6, tuple(tree_rows.tolist()), tuple(chain_rows.tolist())
+    )
+    inputs = draft_cases.make_inputs(case, seed)
+    if seed % 2:
+        inputs["input_ids"] = inputs["input_ids"].int()
+    if seed % 4 > 1:
+        inputs["query_start"] = inputs["query_start"].long()
+    if seed % 7 == 2:
+        in_longer_buffers(inputs)
+    return inputs
+
+
+def in_longer_buffers(inputs: Inputs) -> None:
+    """The batch starts at row 3 of inputs that go on behind it; paths have spare columns."""
+    inputs["query_start"] = inputs["query_start"] + 3
+    for name in ("input_ids", "positions", "linear_slots"):
+        padding = torch.full((5,), 77, dtype=inputs[name].dtype)
+        inputs[name] = torch.cat((padding[:3], inputs[name], padding))
+    paths = inputs["paths"]
+    spare = torch.full((paths.rows.shape[0], 2), -7)
+    paths.rows = torch.cat((paths.rows, spare), dim=1)
+    paths.output = torch.cat((paths.output, spare), dim=1)
+
+
+# ---- tree_build ----
+
+
+def check_tree_build(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
+    tree = tree_build(**inputs)
+    built = twin.run_tree_build(kernel, **inputs, **cores)
+    assert_same(built.tree, tree)
+    assert_same((built.first_child, built.next_sibling), child_links(tree.parent, tree.valid))
+    assert_same(built.mask, packed(tree.visible))
+
+
+def packed(visible: torch.Tensor) -> torch.Tensor:
+    """`[B, R, ceil(R / 32)] int32`: bit j % 32 of word j // 32 is `visible[b, k, j]`."""
+    rows = visible.shape[-1]
+    bits = torch.nn.functional.pad(visible, (0, -rows % 32)).unflatten(2, (-1, 32)).long()
+    words = (bits << torch.arange(32)).sum(dim=3)
+    return words.where(words < 2**31, words - 2**32).int()
+
+
+def random_build_inputs(seed: int) -> Inputs:
+    draw = random.Random(seed)
+    width, depth = draw.randint(1, 8), draw.randint(1, 6)
+    capacity = TreeShape(width, depth, 1).capacity
+    nodes = draw.randint(1, draw.choice((min(capacity, 16), min(capacity, 70))))
+    if seed % 9 == 4 and capacity >= 31:
+        nodes = 31  # R = 32: a request per core
+    batch = draw.choice((draw.randint(1, 5), draw.randint(1, 5), draw.randint(30, 70)))
+    if nodes > 31:
+        batch = min(batch, 5)
+    kinds = ("random", "ties", "certain", "rising", "holes", "nothing")
+    case = build_cases.BuildCase(
+        "random", TreeShape(width, depth, nodes), batch, draw.choice(kinds)
+    )
+    inputs = build_cases.make_inputs(case, seed)
+    if seed % 6 == 0:
+        coin = torch.rand(inputs["scores"].shape, generator=torch.Generator().manual_seed(seed))
+        scores = inputs["scores"].masked_fill(coin > 0.9, torch.inf)
+        inputs["scores"] = scores.masked_fill(coin < 0.1, -0.0)
+    return inputs
+
+
+# ---- kv_commit ----
+
+
+def check_kv_commit(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
+    inputs = dict(inputs)
+    rows = inputs.pop("rows")
+    expected = copy.deepcopy(inputs["cache"])
+    slots = commit_slots(inputs["paths"], inputs["linear_slots"], rows)
+    for scratch, cache in zip(inputs["scratch"], expected, strict=True):
+        count = slots.numel()
+        kv_commit(scratch[0][:count], scratch[1][:count], slots.view(-1), writer(cache))
+    assert_same(twin.run_kv_commit(kernel, **inputs, **cores), slots)
+    for mine, theirs in zip(flat(inputs["cache"]), flat(expected), strict=True):
+        assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8))
+
+
+def writer(cache: Sequence[torch.Tensor]) -> Callable[..., None]:
+    """The platform's cache write, by plain indexing."""
+
+    def write(key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        for page, rows in zip(cache, (key, value), strict=True):
+            page.view(-1, *page.shape[2:])[slots[slots >= 0]] = rows[slots >= 0]
+
+    return write
+
+
+def with_layers(inputs: Inputs, seed: int, size: int | None = None) -> Inputs:
+    """Add scratch and pages of 1..3 layers, filled with random bytes; `size`: of a head."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = (torch.float16, torch.bfloat16, torch.float32)[seed % 3]
+    heads, small = ((1, 16), (2, 24), (3, 16))[seed % 3 if seed % 2 else 0]
+    size = size or small
+    batch, rows = inputs["linear_slots"].shape
+    block_size = (8, 16, 128)[seed % 3]
+    blocks = -(-2 * batch * rows // block_size)
+
+    def filled(*shape: int) -> torch.Tensor:
+        row_bytes = size * torch.empty((), dtype=dtype).element_size()
+        return torch.randint(
+            256, (*shape, heads, row_bytes), generator=generator, dtype=torch.uint8
+        ).view(dtype)
+
+    def pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return filled(*shape), filled(*shape)
+
+    layers = range(1 + seed % 3)
+    scratch = [pair(batch * rows + seed % 4) for _ in layers]
+    return inputs | {"scratch": scratch, "cache": [pair(blocks, block_size) for _ in layers]}
+
+
+def random_commit_inputs(seed: int) -> Inputs:
+    inputs = commit_cases.make_inputs(random_accept_case(seed), seed)
+    if seed % 3 == 0:
+        coin = torch.rand(
+            inputs["linear_slots"].shape, generator=torch.Generator().manual_seed(seed)
+        )
+        inputs["linear_slots"] = inputs["linear_slots"].masked_fill(coin < 0.2, -1)
+    return with_layers(inputs, seed)
+
+
+# ---- all four ----
+
+
+@dataclass(frozen=True)
+class CheckedOp:
+    """`case_inputs()` gives a name and inputs for each of the op's CASES."""
+
+    check: Callable[..., None]
+    case_inputs: Callable[[], Iterator[tuple[str, Inputs]]]
+    random_inputs: Callable[[int], Inputs]
+    changed: tuple[str, ...] = ()  # inputs that the op updates in place
+
+    def verify(self, kernel: TwinKernel, inputs: Inputs, cores: int, order: twin.CoreOrder) -> None:
+        """The result is the reference's, and the inputs stay as they are."""
+        before = copy.deepcopy(inputs)
+        self.check(kernel, inputs, cores=cores, order=order)
+        kept = [name for name in inputs if name not in self.changed]
+        assert_same([inputs[name] for name in kept], [before[name] for name in kept])
+
+
+def _named(cases: Any, seeds: range = range(2)) -> Iterator[tuple[str, Inputs]]:
+    for case in cases.CASES:
+        for seed in seeds:
+            yield f"{case.name}-{seed}", cases.make_inputs(case, seed)
+
+
+def _commit_cases() -> Iterator[tuple[str, Inputs]]:
+    for number, (name, inputs) in enumerate(_named(commit_cases)):
+        yield name, with_layers(inputs, number)
+    # Rows of 80 000 bytes pass through the unified buffer in tiles.
+    case = accept_cases.AcceptCase("long_rows", 3, 2, batch=2, vocab=2, agreement=1.0)
+    yield case.name, with_layers(commit_cases.make_inputs(case), 2, size=20_000)
+
+
+OPS = {
+    "tree_accept": CheckedOp(check_tree_accept, lambda: _named(accept_cases), random_accept_inputs),
+    "draft_batch": CheckedOp(check_draft_batch, lambda: _named(draft_cases), random_draft_inputs),
+    "tree_build": CheckedOp(check_tree_build, lambda: _named(build_cases), random_build_inputs),
+    "kv_commit": CheckedOp(check_kv_commit, _commit_cases, random_commit_inputs, ("cache",)),
+}

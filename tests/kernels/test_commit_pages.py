@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""commit_pages: every scratch row with a slot reaches it in every layer, and nothing else moves."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from vllm_eagle_pangu.kernels.kv_commit import CommitLayers, commit_pages
+from vllm_eagle_pangu.kernels.kv_commit.cases import PAGES_CASES, PagesCase, make_page_inputs
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+
+from .chosen import IMPLEMENTATION
+
+# The CPU writes its pages through the platform's own op: there is no C++ form to hold.
+UNDER_TEST = "triton" if IMPLEMENTATION == "triton" else "reference"
+
+
+def committed(case: PagesCase, seed: int, implementation: str) -> list[torch.Tensor]:
+    """The pages as bytes, key and value of each layer in turn."""
+    inputs = make_page_inputs(case, seed)
+    layers = inputs["layers"]
+    before = [scratch.clone() for scratch in (*layers.keys, *layers.values)]
+    slots = inputs["slots"].clone()
+    commit_pages(**inputs, implementation=implementation, check=True)
+    assert torch.equal(inputs["slots"], slots)
+    for scratch, old in zip((*layers.keys, *layers.values), before, strict=True):
+        torch.testing.assert_close(scratch, old, rtol=0, atol=0, equal_nan=True)
+    pages = [side for pair in layers.pages for side in (pair.key, pair.value)]
+    return [side.contiguous().view(torch.uint8) for side in pages]
+
+
+def by_hand(case: PagesCase, seed: int) -> list[torch.Tensor]:
+    inputs = make_page_inputs(case, seed)
+    layers = inputs["layers"]
+    for layer, pages in enumerate(layers.pages):
+        sides = (
+            (layers.keys[layer], pages.key, layers.key_scales),
+            (layers.values[layer], pages.value, layers.value_scales),
+        )
+        for scratch, to, scales in sides:
+            limit = torch.finfo(to.dtype).max
+            for row, slot in enumerate(inputs["slots"].tolist()):
+                if slot < 0:
+                    continue
+                for head in range(case.heads):
+                    numbers = scratch[row, head].float()
+                    if scales is not None:
+                        numbers = (numbers / scales[layer]).clamp(-limit, limit)
+                    block, place = divmod(slot, case.block_size)
+                    to[block, head, place] = numbers.to(to.dtype)
+    pages = [side for pair in layers.pages for side in (pair.key, pair.value)]
+    return [side.contiguous().view(torch.uint8) for side in pages]
+
+
+def random_case(draw: random.Random) -> PagesCase:
+    dtype = draw.choice((torch.float32, torch.bfloat16, torch.float16))
+    scaled = draw.random() < 0.3
+    return PagesCase(
+        "random",
+        layers=draw.randint(1, 3),
+        rows=draw.randint(1, 12),
+        heads=draw.randint(1, 5),
+        head_size=draw.choice((1, 8, 20, 64, 80)),
+        block_size=draw.choice((1, 7, 16, 64)),
+        layout=draw.choice(("NHD", "HND")),
+        dtype=dtype,
+        page_dtype=torch.float8_e4m3fn if scaled else dtype,
+        scaled=scaled,
+        kept=draw.random(),
+    )
+
+
+@pytest.mark.parametrize("case", PAGES_CASES, ids=lambda case: case.name)
+def test_a_case_is_committed_as_by_hand(case):
+    for got, expected in zip(committed(case, 0, UNDER_TEST), by_hand(case, 0), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_random_layers_are_committed_as_by_hand():
+    draw = random.Random(0)
+    for seed in range(500 if UNDER_TEST == "triton" else 60):
+        case = random_case(draw)
+        expected = committed(case, seed, "reference") if seed % 10 else by_hand(case, seed)
+        for got, bytes_ in zip(committed(case, seed, UNDER_TEST), expected, strict=True):
+            assert torch.equal(got, bytes_), case
+
+
+def test_a_slot_given_twice_is_caught_where_checks_are_on():
+    inputs = make_page_inputs(PagesCase("twice", rows=2, kept=1.0))
+    inputs["slots"][:] = 3
+    with pytest.raises(AssertionError, match="written twice"):
+        commit_pages(**inputs, implementation=UNDER_TEST, check=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda layers: {"values": layers.values[:1]}, "counts differ"),
+        (lambda layers: {"keys": [layers.keys[0], layers.keys[1][:3]]}, "scratches differ"),
+        (lambda layers: {"keys": [], "values": [], "pages": []}, "no layers"),
+        (
+            lambda layers: {
+                "pages": [
+                    PagedKV(pair.key[:, :1], pair.value[:, :1].contiguous())
+                    for pair in layers.pages
+                ]
+            },
+            "other heads than the scratch",
+        ),
+    ],
+    ids=["counts", "shapes", "none", "heads"],
+)
+def test_layers_that_do_not_fit_one_commit_are_refused(change, reason):
+    layers = make_page_inputs(PagesCase("fits"))["layers"]
+    given = {
+        field.name: getattr(layers, field.name)
+        for field in dataclasses.fields(layers)
+        if field.init
+    }
+    with pytest.raises(ValueError, match=reason):
+        CommitLayers(**{**given, **change(layers)})

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deliberate faults in the Triton integer ops: comparing with the references catches each."""
+
+import copy
+import dataclasses
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
+from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
+from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
+from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
+
+PACKAGE = "vllm_eagle_pangu.kernels"
+_number = itertools.count()
+
+ACCEPT = (
+    ("& (row > 0)", "& (row >= 0)", "the root is its own child"),
+    ("child = tl.min(", "child = tl.max(", "the highest of twin siblings"),
+    ("(above == here) & (token", "(token", "a sibling's subtree leaks in"),
+    ("& (step < depth)", "& (step <= depth)", "one level too deep"),
+    ("!= 0) & (row", "!= 2) & (row", "padding is walked"),
+    ("path += request * (depth + 1)", "path += request * depth", "stride D instead of D+1"),
+    ("drawn, -1)", "drawn, 0)", "token 0 past the bonus"),
+)
+DRAFT = (
+    ("depth + 1, other_count)", "depth, other_count)", "stride D instead of D+1"),
+    ("tl.where(padded, -1, slot)", "slot", "rejected rows are written"),
+    ("linear_row + 1, mask=real", "linear_row, mask=real", "chain tokens not shifted"),
+    ("tl.minimum(index, last)", "index", "a cut tree reads the next request"),
+    ("path_columns + index", "depth + index", "path of stride D"),
+    ("tl.where(on_tree, row, linear_row)", "linear_row", "hidden states of linear rows"),
+    ("start + length, mask", "start + last, mask", "samples from a tree's last row"),
+    ("index < last, shifted", "index <= last, shifted", "next token of the next request"),
+)
+SLOTS = (
+    ("& (node > 0)", "", "the root is committed"),
+    ("slot[None, :] + 1, 0)", "slot[None, :], 0)", "slots off by one"),
+    ("request * path_columns + step", "request * rows + step", "stride M instead of D+1"),
+    ("found - 1", "found", "slot 0 where -1 belongs"),
+    ("linear_slots + request * rows", "linear_slots + 0 * request", "another request's slots"),
+)
+PAGES = (
+    ("if slot >= 0:", "if slot >= 1:", "slot 0 is not written"),
+    ("slot % block_size", "slot % block_size * 0", "always the first place of a block"),
+    ("slot // block_size", "slot // block_size * 0", "always block 0"),
+    ("addresses += layer * 4", "addresses += layer * 0", "layer 0 for all"),
+    ("tl.load(addresses + 3)", "tl.load(addresses + 2)", "values over keys"),
+    ("scales + layer * 2 + 1", "scales + layer * 2", "values with the keys' scale"),
+    ("(element < head_size)", "(element < head_size - 1)", "last element of a head left out"),
+)
+BUILD = (
+    ("(other[:, None] < index[None, :])", "(other[:, None] > index[None, :])", "ties turned round"),
+    ("rank < nodes", "rank < nodes - 1", "one node too few"),
+    ("score = tl.minimum(score, other)", "score = score + 0 * other", "a child outranks"),
+    (' & (score > float("-inf"))', "", "what cannot be drawn is kept"),
+    ("for _ in range(depth - 2)", "for _ in range(depth - 3)", "an ancestor is not seen"),
+    ("(column == parent_row[:, None])", "(column + 1 == parent_row[:, None])", "mask bit of k-1"),
+    ("row_of[None, :] > after[:, None]", "row_of[None, :] >= after[:, None]", "own sibling"),
+    ("index[None, :] < position", "index[None, :] + 1 < position", "parent off by one"),
+    ("<< (column % 32)", "<< ((column + 1) % 32)", "packed bits shifted"),
+    ("(width * width)", "width", "levels of W candidates"),
+)
+
+
+def accepts() -> Iterator[dict[str, Any]]:
+    for case in (
+        accept_cases.AcceptCase("deep", 17, 6, batch=3, agreement=1.0),
+        accept_cases.AcceptCase("twins", 15, 4, batch=4, vocab=2),
+        accept_cases.AcceptCase("rejected", 20, 3, batch=3, agreement=0.0),
+        accept_cases.AcceptCase("one_token", 9, 3, batch=2, vocab=1),
+    ):
+        inputs = accept_cases.make_inputs(case)
+        yield inputs
+        # Rows that are not valid but look like children of the root.
+        tree = inputs["tree"].cut(torch.full((case.batch,), 2))
+        tree.tokens = tree.tokens.where(tree.valid, inputs["draws"][:, :1])
+        yield {**inputs, "tree": tree}
+        yield {**inputs, "depth": 1}
+
+
+def drafts() -> Iterator[dict[str, Any]]:
+    for case in draft_cases.CASES:
+        yield draft_cases.make_inputs(case)
+
+
+def commits() -> Iterator[dict[str, Any]]:
+    for case in (
+        accept_cases.AcceptCase("deep", 17, 6, batch=3, agreement=1.0),
+        accept_cases.AcceptCase("chain", 6, 5, batch=3),
+    ):
+        yield commit_cases.make_inputs(case)
+
+
+def pages() -> Iterator[dict[str, Any]]:
+    for name in ("odd_sizes", "everything_kept", "fp8"):
+        (case,) = (case for case in commit_cases.PAGES_CASES if case.name == name)
+        case = dataclasses.replace(case, rows=9, kept=1.0, block_size=3)
+        yield commit_cases.make_page_inputs(case)
+
+
+def builds() -> Iterator[dict[str, Any]]:
+    for scores in ("random", "ties", "rising", "holes"):
+        case = build_cases.BuildCase(scores, TreeShape(3, 5, 30), batch=2, scores=scores)
+        yield build_cases.make_inputs(case, seed=3)
+
+
+OPS = (
+    ("tree_accept", "tree_accept", accepts, ACCEPT),
+    ("draft_batch", "draft_batch", drafts, DRAFT),
+    ("kv_commit", "commit_slots", commits, SLOTS),
+    ("kv_commit", "commit_pages", pages, PAGES),
+    ("tree_build", "tree_build", builds, BUILD),
+)
+FAULTS = [
+    pytest.param(package, op, inputs, old, new, id=f"{op}: {what}")
+    for package, op, inputs, faults in OPS
+    for old, new, what in faults
+]
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    """The tensors of a result as bytes, so that NaN equals NaN."""
+    if isinstance(value, torch.Tensor):
+        return [value.contiguous().view(torch.uint8)]
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, list) else []
+
+
+def results(function: Callable[..., Any], inputs: dict[str, Any]) -> list[torch.Tensor]:
+    given = copy.deepcopy(inputs)
+    if "layers" in given:
+        # Copied tensors lie elsewhere: take their addresses anew.
+        given["layers"].__post_init__()
+    result = function(**given)
+    if result is None:
+        pairs = given["layers"].pages
+        result = [side for pair in pairs for side in (pair.key, pair.value)]
+    elif hasattr(result, "visible"):
+        result = [result, result.visible_bits, result.first_child, result.next_sibling]
+    return leaves(result)
+
+
+def assert_equal(function: Callable[..., Any], package: str, op: str, inputs: Callable) -> None:
+    reference = getattr(importlib.import_module(f"{PACKAGE}.{package}.reference"), op)
+    for given in inputs():
+        got, expected = results(function, given), results(reference, given)
+        assert len(got) == len(expected) > 0
+        assert all(map(torch.equal, got, expected))
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable]:
+    """`load(package, op, old, new)`: the op from a copy of its Triton file with a text replaced."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(package: str, op: str, old: str = "", new: str = "") -> Callable[..., Any]:
+        original = importlib.import_module(f"{PACKAGE}.{package}.triton_impl")
+        source = Path(original.__file__).read_text()
+        assert old in source, f"{old!r} is not in {package}"
+        name = f"mutated_op_{next(_number)}"
+        (tmp_path / f"{name}.py").write_text(source.replace(old, new) if old else source)
+        importlib.invalidate_caches()
+        return getattr(importlib.import_module(name), op)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("package", "op", "inputs"), [op[:3] for op in OPS], ids=[op[1] for op in OPS]
+)
+def test_the_unchanged_kernels_pass(load, package, op, inputs):
+    assert_equal(load(package, op), package, op, inputs)
+
+
+@pytest.mark.parametrize(("package", "op", "inputs", "old", "new"), FAULTS)
+def test_a_fault_is_caught(load, package, op, inputs, old, new):
+    mutant = load(package, op, old, new)
+    with pytest.raises(AssertionError):
+        assert_equal(mutant, package, op, inputs)
