@@ -214,7 +214,7 @@ def _cases(
     def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    numbers = [empty(T, dtype=torch.int32) for _ in range(5)]
+    count = empty(T, dtype=torch.int32)
     visible = empty(T, rows, -(-rows // 32), dtype=torch.int32)
     # As vLLM's FlashAttention lays pages out: [2, blocks, block_size, Hk, K].
     pages = empty(2, 100, block_size, Hk, head_size).transpose(2, 3)
@@ -225,7 +225,7 @@ def _cases(
             empty(T * rows, Hk, head_size),
             PagedKV(pages[0], pages[1]),
             empty(T, P, dtype=torch.int32),
-            *numbers,
+            *(count, count, count, count, count),
             visible if bits else empty(T, rows, rows, dtype=torch.bool),
             head_size**-0.5,
             empty(T * rows, Hk * group, head_size),
