@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+ASCEND := .venv-ascend
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 PINS := constraints/cpu-vllm-0.32.txt constraints/dev.txt
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # Triton decides at import whether it interprets its kernels: a process of its own.
 INTERPRETED := tests/triton_interpreted $(addprefix tests/kernels/test_,accept_ops.py build_op.py commit_pages.py)
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test test-ascend-lowering lint format clean
 
 setup: $(STAMP)
 
@@ -39,6 +40,15 @@ test: lint
 	$(BIN)/python -m pytest
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED)
 
+# triton-ascend takes Triton's place in an environment of its own; needs no NPU and no CANN.
+test-ascend-lowering:
+	test -x $(ASCEND)/bin/python || $(PYTHON) -m venv $(ASCEND)
+	$(ASCEND)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
+	  $(INDEX) -r constraints/ascend-lowering.txt
+	$(ASCEND)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
+	  --no-build-isolation -e .
+	$(ASCEND)/bin/python -m pytest --noconftest -p no:cacheprovider tests/ascend_lowering
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,5 +59,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info constraints/vllm-name/build constraints/vllm-name/*.egg-info
+	rm -rf $(VENV) $(ASCEND) build dist *.egg-info constraints/vllm-name/build constraints/vllm-name/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

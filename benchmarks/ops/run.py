@@ -118,7 +118,7 @@ def _row(
     }
 
 
-def _times(run: Callable[[], None], device: str, milliseconds: float) -> list[float]:
+def _times(run: Callable[[], Any], device: str, milliseconds: float) -> list[float]:
     """Microseconds of single calls; on a GPU of replays of a captured graph."""
     for _ in range(3):
         run()
@@ -136,7 +136,7 @@ def _times(run: Callable[[], None], device: str, milliseconds: float) -> list[fl
     return sorted(times)
 
 
-def _captured(run: Callable[[], None]) -> Callable[[], None]:
+def _captured(run: Callable[[], Any]) -> Callable[[], Any]:
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -157,7 +157,7 @@ def _bandwidth(device: str) -> float:
     size = 1 << (31 if device == "cuda" else 28)
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     to = torch.empty_like(source)
-    times = _times(lambda: to.copy_(source) and None, device, 1000)
+    times = _times(lambda: to.copy_(source), device, 1000)
     return 2 * size / (_percentile(times, 0.2) / 1e6)
 
 
