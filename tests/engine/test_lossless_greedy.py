@@ -72,7 +72,11 @@ def test_penalties_bad_words_min_tokens_and_logprobs_follow_each_path(
         with engine(pair[0], speculative) as running:
             outputs = running.llm.generate(requests, params, use_tqdm=False)
             results.append([output.outputs[0] for output in outputs])
-    for plain_output, tree_output in zip(*results, strict=True):
+    assert_same_outputs(*results)
+
+
+def assert_same_outputs(plain_outputs, tree_outputs):
+    for plain_output, tree_output in zip(plain_outputs, tree_outputs, strict=True):
         assert tree_output.token_ids == plain_output.token_ids
         if plain_output.logprobs is not None:
             for expected, got in zip(plain_output.logprobs, tree_output.logprobs, strict=True):
@@ -80,6 +84,28 @@ def test_penalties_bad_words_min_tokens_and_logprobs_follow_each_path(
                 for token, logprob in expected.items():
                     assert got[token].logprob == pytest.approx(logprob.logprob, abs=1e-3)
                     assert got[token].rank == logprob.rank
+
+
+def test_logprobs_of_tokens_that_a_request_names_follow_its_path(
+    engine, pair, prompts, tree_config_of, shapes
+):
+    """Regression: the levels of a walk differ in how many such tokens their requests name."""
+    from vllm import SamplingParams
+
+    greedy = {"temperature": 0.0, "ignore_eos": True}
+    params = [
+        SamplingParams(**greedy, max_tokens=24, logprob_token_ids=[5, 60, 700]),
+        SamplingParams(**greedy, max_tokens=32, repetition_penalty=1.2, logprob_token_ids=[7]),
+        SamplingParams(**greedy, max_tokens=40),
+    ]
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts[4:7]]
+    results = []
+    for speculative in (None, tree_config_of(pair[1], shapes["default"])):
+        with engine(pair[0], speculative) as running:
+            outputs = running.llm.generate(requests, params, use_tqdm=False)
+            results.append([output.outputs[0] for output in outputs])
+    assert results[0][0].logprobs is not None
+    assert_same_outputs(*results)
 
 
 def test_structured_output_requests_go_without_drafts_and_stay_valid(

@@ -92,12 +92,12 @@ def _draw_along_walks(
     first_row = [0, *accumulate(counts)]
     tokens = torch.full((logits.shape[0],), -1)
     order = torch.zeros(logits.shape[0], dtype=torch.long)
-    logprobs: list[LogprobsTensors] = []
+    logprobs: list[LogprobsTensors | None] = []
+    draws: list[int] = []
     with_paths = needs_paths(metadata)
     paths: list[list[int]] = [[] for _ in counts]
     # Tree row where each walk stands; requests whose walk has ended leave.
     standing = dict.fromkeys(range(len(counts)), 0)
-    drawn = 0
     while standing:
         request = list(standing)
         rows = torch.tensor([first_row[index] + row for index, row in standing.items()])
@@ -108,10 +108,9 @@ def _draw_along_walks(
         output = sampler(logits=level, sampling_metadata=_per_row(metadata, request, level_paths))
         new = output.sampled_token_ids[:, 0].long().cpu()
         tokens[rows] = new
-        order[rows] = torch.arange(drawn, drawn + len(request))
-        drawn += len(request)
-        if output.logprobs_tensors is not None:
-            logprobs.append(output.logprobs_tensors)
+        order[rows] = torch.arange(len(request)) + sum(draws)
+        draws.append(len(request))
+        logprobs.append(output.logprobs_tensors)
         following: dict[int, int] = {}
         for index, token in zip(request, new.tolist(), strict=True):
             tree = trees.get(index)
@@ -120,16 +119,32 @@ def _draw_along_walks(
                 following[index] = child
                 paths[index].append(token)
         standing = following
-    return Draws(
-        tokens.to(logits.device),
-        _concatenate(logprobs) if logprobs else None,
-        order.to(logits.device),
-    )
+    return Draws(tokens.to(logits.device), _concatenate(logprobs, draws), order.to(logits.device))
 
 
-def _concatenate(levels: list[LogprobsTensors]) -> LogprobsTensors:
-    fields = zip(*levels, strict=True)
-    return LogprobsTensors(*(None if parts[0] is None else torch.cat(parts) for parts in fields))
+def _concatenate(levels: list[LogprobsTensors | None], draws: list[int]) -> LogprobsTensors | None:
+    """One row per draw. A level in which nobody asked for logprobs gives rows that nobody reads.
+
+    `draws`: how many there were at each level. Levels differ in width where requests ask for
+    logprobs of their own tokens (`logprob_token_ids`).
+    """
+    given = [level for level in levels if level is not None]
+    if not given:
+        return None
+    width = max(level.logprobs.shape[1] for level in given)
+    ids = given[0].logprob_token_ids.new_zeros(sum(draws), width)
+    logprobs = given[0].logprobs.new_full((sum(draws), width), -torch.inf)
+    ranks = given[0].selected_token_ranks.new_zeros(sum(draws))
+    start = 0
+    for level, count in zip(levels, draws, strict=True):
+        rows = slice(start, start + count)
+        start += count
+        if level is not None:
+            columns = level.logprobs.shape[1]
+            ids[rows, :columns] = level.logprob_token_ids
+            logprobs[rows, :columns] = level.logprobs
+            ranks[rows] = level.selected_token_ranks
+    return LogprobsTensors(ids, logprobs, ranks)
 
 
 def needs_paths(metadata: SamplingMetadata) -> bool:
