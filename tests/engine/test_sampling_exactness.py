@@ -57,7 +57,7 @@ def test_a_seed_gives_the_text_that_it_gives_without_trees(
         {"temperature": 1.0, "bad_words": ["self"], "presence_penalty": 0.3},
     ]
     prompts = sorted(heldout_prompts, key=len)[:48:4]
-    assert max(map(len, prompts)) < 512, "vLLM rewinds no CPU generator over prefill chunks"
+    assert max(map(len, prompts)) < 512, "plain vLLM dies of a seed over prefill chunks on CPU"
     params = [
         SamplingParams(seed=100 + index, max_tokens=40, ignore_eos=True, **limits[index % 6])
         for index in range(len(prompts))
@@ -69,3 +69,17 @@ def test_a_seed_gives_the_text_that_it_gives_without_trees(
             outputs = running.llm.generate(requests, params, use_tqdm=False)
             texts.append([output.outputs[0].token_ids for output in outputs])
     assert texts[1] == texts[0]
+
+
+def test_a_seeded_prompt_in_several_chunks_gives_the_text_of_a_prompt_in_one(
+    engine, pair, heldout_prompts, tree_config_of, shapes
+):
+    """Regression: vLLM cannot rewind a CPU generator after a chunk, and ended the engine."""
+    prompts = sorted(heldout_prompts, key=len)[-2:]
+    assert min(map(len, prompts)) > 512
+    speculative = tree_config_of(pair[1], shapes["default"])
+    texts = []
+    for rows in (512, 2048):
+        with engine(pair[0], speculative, max_num_batched_tokens=rows) as running:
+            texts.append(running.generate(prompts, temperature=1.0, seed=3, max_tokens=24))
+    assert texts[0] == texts[1]

@@ -120,6 +120,7 @@ def overrides():
 
     for ours, vllm_s in (
         (runner.TreeRunnerMixin, CPUModelRunner),
+        (cpu_worker.TreeCPUModelRunner, CPUModelRunner),
         (cpu_worker.TreeCPUWorker, CPUWorker),
         (cpu_attention.TreeCPUAttentionBackend, cpu_attn.CPUAttentionBackend),
         (cpu_attention.TreeCPUAttentionMetadataBuilder, cpu_attn.CPUAttentionMetadataBuilder),

@@ -3,8 +3,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import vllm.v1.worker.cpu_worker as vllm_cpu_worker
+from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 from vllm_eagle_pangu.compat import install_attention_backend
@@ -12,7 +14,25 @@ from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 
 
 class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
-    """vLLM's V1 CPU runner plus the tree step."""
+    """vLLM's V1 CPU runner plus the tree step, and prompts in several chunks with a seed."""
+
+    # Why: after a prompt's chunk vLLM takes back the draw that nobody wanted by the generator's
+    #   offset, which CPU generators lack: a seeded request with a long prompt ends the engine.
+    # How: such requests draw without their generator, and vLLM does not see it till the step is
+    #   over. So the first draw is the first emitted token's, as without chunks.
+    # Upstream: GPUModelRunner._bookkeeping_sync, vllm/v1/worker/gpu_model_runner.py.
+    # Remove when: vLLM rewinds CPU generators itself.
+    def _sample(self, *args: Any, **kwargs: Any) -> SamplerOutput:
+        generators = self.input_batch.generators
+        discarded = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
+        self._set_aside = {i: generators.pop(i) for i in discarded if i in generators}
+        return super()._sample(*args, **kwargs)
+
+    def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._bookkeeping_sync(*args, **kwargs)
+        finally:
+            self.input_batch.generators.update(self._set_aside)
 
 
 class TreeCPUWorker(vllm_cpu_worker.CPUWorker):
