@@ -57,7 +57,7 @@ def compile_case(
     return CompileCase(
         name=name,
         kernel=kernel,
-        signature={name: signature.get(name, "constexpr") for name in kernel.arg_names},
+        signature={each: signature.get(each, "constexpr") for each in kernel.arg_names},
         constexprs=constexprs,
         options={"num_warps": num_warps},
     )

@@ -16,7 +16,12 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     implementations = list(dict.fromkeys(row["implementation"] for row in rows))
     colours = dict(zip(implementations, ("#9aa5b1", "#1f77b4", "#2ca02c"), strict=False))
     figure, panels = pyplot.subplots(
-        len(ops), 1, figsize=(9, 1.6 * len(ops) + 1), squeeze=False, layout="constrained"
+        len(ops),
+        1,
+        figsize=(9, 1.6 * len(ops) + 1),
+        squeeze=False,
+        sharex=True,
+        layout="constrained",
     )
     for op, panel in zip(ops, panels[:, 0], strict=True):
         own = [row for row in rows if row["op"] == op]
@@ -28,7 +33,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             error = [[row["p50"] - row["p20"]], [row["p80"] - row["p50"]]]
             panel.barh(place, row["p50"], height, xerr=error, color=colours[row["implementation"]])
         panel.set_yticks(range(len(shapes)), shapes, fontsize=7)
+        # One axis for all: on axes of their own, logarithmic bars cannot be compared.
         panel.set_xscale("log")
+        panel.set_xlim(left=1)
         panel.set_title(op, fontsize=9, loc="left")
     panels[-1, 0].set_xlabel(f"microseconds, {rows[0]['device']}")
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in implementations]

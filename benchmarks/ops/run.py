@@ -36,6 +36,7 @@ FIELDS = (
     "shape",
     "dtype",
     "device",
+    "launch",
     "unit",
     "p20",
     "p50",
@@ -98,7 +99,8 @@ def _row(
     def run() -> None:
         measurement.run(**measurement.inputs, implementation=implementation)
 
-    times = _times(run, args.device, args.milliseconds)
+    call, launch = _captured(run) if args.device == "cuda" else (run, "call")
+    times = _times(call, args.device, args.milliseconds)
     p20, p50, p80 = (_percentile(times, share) for share in (0.2, 0.5, 0.8))
     floor = measurement.bytes_moved / bandwidth * 1e6
     return {
@@ -107,6 +109,7 @@ def _row(
         "shape": measurement.shape,
         "dtype": measurement.dtype,
         "device": _device_name(args.device),
+        "launch": launch,
         "unit": "us",
         "p20": round(p20, 2),
         "p50": round(p50, 2),
@@ -119,33 +122,34 @@ def _row(
 
 
 def _times(run: Callable[[], Any], device: str, milliseconds: float) -> list[float]:
-    """Microseconds of single calls; on a GPU of replays of a captured graph."""
+    """Microseconds of single calls, sorted."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     for _ in range(3):
         run()
-    call, wait = run, (lambda: None)
-    if device == "cuda":
-        call, wait = _captured(run), torch.cuda.synchronize
     times: list[float] = []
     end = time.perf_counter() + milliseconds / 1e3
     while time.perf_counter() < end or len(times) < 10:
         wait()
         begin = time.perf_counter()
-        call()
+        run()
         wait()
         times.append((time.perf_counter() - begin) * 1e6)
     return sorted(times)
 
 
-def _captured(run: Callable[[], Any]) -> Callable[[], Any]:
+def _captured(run: Callable[[], Any]) -> tuple[Callable[[], Any], str]:
+    """Replays of a graph of `run`, and "graph"; or `run` and "call" where it waits for the GPU."""
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             run()
     except RuntimeError:
-        # Definitions may wait for the device, which no graph can hold.
         torch.cuda.synchronize()
-        return run
-    return graph.replay
+        return run, "call"
+    return graph.replay, "graph"
 
 
 def _percentile(times: list[float], share: float) -> float:

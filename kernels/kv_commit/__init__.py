@@ -58,7 +58,7 @@ def commit_pages(
     cannot give and `check` asserts (it syncs with the device).
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`.
+        ValueError: `implementation` is not "reference" or "triton"; None is the device's own.
     """
     if check:
         assert_written_once(slots)

@@ -82,7 +82,9 @@ def test_random_layers_are_committed_as_by_hand():
     draw = random.Random(0)
     for seed in range(500 if UNDER_TEST == "triton" else 60):
         case = random_case(draw)
-        expected = committed(case, seed, "reference") if seed % 10 else by_hand(case, seed)
+        # The loop by hand is slow, and the reference cannot be held against itself.
+        compares = UNDER_TEST != "reference" and seed % 10
+        expected = committed(case, seed, "reference") if compares else by_hand(case, seed)
         for got, bytes_ in zip(committed(case, seed, UNDER_TEST), expected, strict=True):
             assert torch.equal(got, bytes_), case
 

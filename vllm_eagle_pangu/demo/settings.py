@@ -25,8 +25,7 @@ SERVER_FLAGS = (
     # Compiling would take longer than the whole demo.
     "--enforce-eager",
     # With the environment below: engine and worker in one process. Apart, the engine spins while it
-    # waits, and on two cores takes the worker's time: any method then runs at a third of its speed,
-    # or not, by chance.
+    # waits, and on two cores may take the worker's: any method is then fast or slow by chance.
     "--distributed-executor-backend=uni",
     # What the near-tie check asks the plain server for.
     "--logprobs-mode=raw_logits",

@@ -24,8 +24,8 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
     # Remove when: vLLM rewinds CPU generators itself.
     def _sample(self, *args: Any, **kwargs: Any) -> SamplerOutput:
         generators = self.input_batch.generators
-        discarded = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
-        self._set_aside = {i: generators.pop(i) for i in discarded if i in generators}
+        discarded = [request for request in generators if self.discard_request_mask.np[request]]
+        self._set_aside = {request: generators.pop(request) for request in discarded}
         return super()._sample(*args, **kwargs)
 
     def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,6 +13,8 @@ from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
+from vllm_eagle_pangu.core.indices import index_range
+
 
 @dataclass(frozen=True)
 class TreeLinks:
@@ -69,8 +71,8 @@ def draw(
     if _draws_every_row(metadata, logits.device):
         request = [index for index, count in enumerate(counts) for _ in range(count)]
         output = sampler(logits=logits, sampling_metadata=_per_row(metadata, request, None))
-        rows = torch.arange(len(request), device=logits.device)
-        return Draws(output.sampled_token_ids[:, 0].long(), output.logprobs_tensors, rows)
+        order = index_range(len(request), logits.device)
+        return Draws(output.sampled_token_ids[:, 0].long(), output.logprobs_tensors, order)
     return _draw_along_walks(sampler, logits, metadata, counts, links())
 
 
