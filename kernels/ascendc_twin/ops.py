@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
+from vllm_eagle_pangu.core.indices import causal
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.ascendc_twin.launch import Argument, Role, TwinKernel, core_count
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 
 UNIFIED_BYTES = 192 * 1024
 
@@ -64,6 +65,7 @@ def run_draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     draft_rows: int,
+    mask_rows: MaskRows | None = None,
     cores: int = 1,
     order: CoreOrder = range,
 ) -> DraftRows:
@@ -72,20 +74,24 @@ def run_draft_batch(
     Where that is more than the batch has, the rows beyond are padding: zeros, and slot -1.
     """
     requests = is_tree.shape[0]
-    rows = DraftRows(
-        tokens=poisoned(draft_rows),
-        positions=poisoned(draft_rows),
-        hidden_rows=poisoned(draft_rows),
-        slots=poisoned(draft_rows),
-        query_start=poisoned(requests + 1),
-        sample_rows=poisoned(requests),
-    )
+    count = 0 if mask_rows is None else mask_rows.count
+    rows = draft_rows + requests * count
+    outputs = {
+        "tokens": poisoned(rows),
+        "positions": poisoned(rows),
+        "hidden_rows": poisoned(rows),
+        "slots": poisoned(rows),
+        "query_start": poisoned(requests + 1),
+        "sample_rows": poisoned(requests),
+    }
     shape = {
         "requests": requests,
         "targetRows": input_ids.shape[0],
         "draftRows": draft_rows,
         "depth": depth,
         "pathColumns": paths.rows.shape[1],
+        "maskRows": count,
+        "maskToken": 0 if mask_rows is None else mask_rows.token,
         "inputIdBytes": input_ids.element_size(),
         "queryStartBytes": query_start.element_size(),
     }
@@ -100,8 +106,9 @@ def run_draft_batch(
         "next_tokens": next_tokens,
         "linear_slots": linear_slots,
     }
-    _run(kernel, shape, _arguments(inputs, vars(rows)), cores, order)
-    return rows
+    _run(kernel, shape, _arguments(inputs, outputs), cores, order)
+    visible = None if mask_rows is None else causal(count, is_tree.device)
+    return DraftRows(**outputs, mask_visible=visible)
 
 
 def run_tree_build(

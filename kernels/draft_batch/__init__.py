@@ -4,10 +4,10 @@
 import torch
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.implementations import Implementations
 
-__all__ = ["IMPLEMENTATIONS", "DraftRows", "draft_batch", "prepare"]
+__all__ = ["IMPLEMENTATIONS", "DraftRows", "MaskRows", "draft_batch", "prepare"]
 
 _OP = Implementations(
     __name__, "draft_batch", reference="reference", cpp="cpu_impl", triton="triton_impl"
@@ -26,6 +26,7 @@ def draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int | None = None,
+    mask_rows: MaskRows | None = None,
     implementation: str | None = None,
 ) -> DraftRows:
     """Pair each accepted token with the target's hidden state one position before it.
@@ -39,11 +40,21 @@ def draft_batch(
     request's first row, ignored where `is_tree` is false; `next_tokens: [B] int64`: the token
     after the last row, ignored where `is_tree` is true; `depth`: D; `rows`: how many rows to
     return, at least N', those past it padding: a fixed number suits a captured graph. None counts
-    N', which syncs with the device.
+    N', which syncs with the device. `mask_rows`: a drafter's mask rows behind all of these, request
+    by request; `DraftRows` says what they hold and how they attend.
 
     Raises:
         ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
     return _OP.of(implementation, input_ids.device)(
-        input_ids, positions, query_start, is_tree, paths, next_tokens, linear_slots, depth, rows
+        input_ids,
+        positions,
+        query_start,
+        is_tree,
+        paths,
+        next_tokens,
+        linear_slots,
+        depth,
+        rows,
+        mask_rows,
     )

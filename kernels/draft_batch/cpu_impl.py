@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.native import load_native
 
-_CALL = struct.Struct("@15P5q")
+_CALL = struct.Struct("@15P8q")
 _BYTES = {torch.int32: 4, torch.int64: 8}
 
 
@@ -27,6 +27,7 @@ def draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int | None = None,
+    mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """See `reference.draft_batch`; all on the CPU, any strides.
 
@@ -54,8 +55,10 @@ def draft_batch(
     target_rows = min(input_ids.shape[0], positions.shape[0], linear_slots.shape[0])
     count = count_rows(starts, trees, batch, depth, target_rows, start_bytes)
     assert count >= 0, (query_start, is_tree, target_rows)
-    block = torch.empty(4 * count + 2 * batch + 1, dtype=torch.int64)
-    at, column = block.data_ptr(), 8 * count
+    rows = count if rows is None else rows
+    assert rows >= count, (rows, count)
+    drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
+    at, column = drafted.tokens.data_ptr(), 8 * drafted.tokens.shape[0]
     fill(
         _CALL.pack(
             input_ids.data_ptr(),
@@ -78,11 +81,12 @@ def draft_batch(
             path_columns,
             input_id_bytes,
             start_bytes,
+            rows,
+            0 if mask_rows is None else mask_rows.count,
+            0 if mask_rows is None else mask_rows.token,
         )
     )
-    sizes = (count, count, count, count, batch + 1, batch)
-    drafted = DraftRows(*block.split_with_sizes(sizes))
-    return drafted if rows is None else drafted.padded(rows)
+    return drafted
 
 
 def prepare() -> None:

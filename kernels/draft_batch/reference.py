@@ -2,9 +2,10 @@
 """Definition of draft_batch: what the drafter reads after a target forward."""
 
 import torch
+from torch.nn.functional import pad
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 
 
 def draft_batch(
@@ -17,6 +18,7 @@ def draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int | None = None,
+    mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """As the face of the package."""
     starts = query_start.to(torch.int64)
@@ -43,4 +45,23 @@ def draft_batch(
         query_start=draft_starts,
         sample_rows=draft_starts[:-1] + paths.length.where(is_tree, count - 1),
     )
-    return drafted if rows is None else drafted.padded(rows)
+    if rows is not None:
+        drafted = drafted.padded(rows)
+    return drafted if mask_rows is None else _with_mask_rows(drafted, mask_rows)
+
+
+def _with_mask_rows(drafted: DraftRows, mask: MaskRows) -> DraftRows:
+    index = torch.arange(mask.count, device=drafted.tokens.device)
+    # A request without rows has no sample row, and its prefix is empty.
+    has_rows = drafted.query_start.diff() > 0
+    prefix = (pad(drafted.positions, (0, 1))[drafted.sample_rows] + 1).where(has_rows, 0)
+    positions = (prefix[:, None] + index).flatten()
+    return DraftRows(
+        tokens=torch.cat((drafted.tokens, torch.full_like(positions, mask.token))),
+        positions=torch.cat((drafted.positions, positions)),
+        hidden_rows=torch.cat((drafted.hidden_rows, torch.zeros_like(positions))),
+        slots=torch.cat((drafted.slots, torch.full_like(positions, -1))),
+        query_start=drafted.query_start,
+        sample_rows=drafted.sample_rows,
+        mask_visible=index[:, None] >= index,
+    )

@@ -8,14 +8,18 @@ import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Rows that a program fills at a time: a tree has D+1, a prefill chunk many.
 BLOCK = 64
 
 
-@triton.jit(do_not_specialize=["batch", "target_rows", "rows", "depth", "path_columns"])
+@triton.jit(
+    do_not_specialize=[
+        "batch", "target_rows", "rows", "depth", "path_columns", "mask_count", "mask_token",
+    ]
+)  # fmt: skip
 def _draft_batch_kernel(
     input_ids,  # [N] int32 or int64
     positions,  # [N] int64
@@ -26,10 +30,10 @@ def _draft_batch_kernel(
     path_output,  # [B, path_columns] int64
     next_tokens,  # [B] int64
     linear_slots,  # [N] int64
-    draft_tokens,  # [rows] int64, written; so are the following
-    draft_positions,  # [rows]
-    draft_hidden_rows,  # [rows]
-    draft_slots,  # [rows]
+    draft_tokens,  # [rows + B * mask_count] int64, written; so are the following
+    draft_positions,  # as draft_tokens, so are the next two
+    draft_hidden_rows,
+    draft_slots,
     draft_starts,  # [B+1]
     sample_rows,  # [B]
     batch,
@@ -37,6 +41,9 @@ def _draft_batch_kernel(
     rows,
     depth,
     path_columns,
+    mask_count,
+    mask_token,
+    MASKED: tl.constexpr,
     BATCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -89,6 +96,21 @@ def _draft_batch_kernel(
         tl.store(draft_hidden_rows + to, tl.where(on_tree, row, linear_row), mask=inside)
         tl.store(draft_slots + to, tl.where(padded, -1, slot), mask=inside)
 
+    if MASKED:
+        # A request without rows has no sample row, and its prefix is empty.
+        has_rows = tl.where(served, end - first, 0) > 0
+        sampled = tl.where(has_rows, first + tl.minimum(length, last), 0)
+        prefix = tl.load(positions + sampled, mask=has_rows, other=-1) + 1
+        for begin in range(0, tl.where(served, mask_count, 0), BLOCK):
+            index = begin + tl.arange(0, BLOCK)
+            inside = index < mask_count
+            to = rows + request * mask_count + index
+            none = tl.zeros([BLOCK], tl.int64)
+            tl.store(draft_tokens + to, none + mask_token, mask=inside)
+            tl.store(draft_positions + to, prefix + index, mask=inside)
+            tl.store(draft_hidden_rows + to, none, mask=inside)
+            tl.store(draft_slots + to, none - 1, mask=inside)
+
 
 def draft_batch(
     input_ids: torch.Tensor,
@@ -100,13 +122,13 @@ def draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int | None = None,
+    mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """See `reference.draft_batch`. With `rows` given nothing waits for the device."""
     batch, path_columns = paths.rows.shape
     if rows is None:
         rows = int(query_start.diff().masked_fill(is_tree, depth + 1).sum())
-    block = torch.empty(4 * rows + 2 * batch + 1, dtype=torch.int64, device=input_ids.device)
-    drafted = DraftRows(*block.split_with_sizes((rows, rows, rows, rows, batch + 1, batch)))
+    drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
     _draft_batch_kernel[(batch + 1,)](
         input_ids.contiguous(),
         positions.contiguous(),
@@ -128,6 +150,9 @@ def draft_batch(
         rows,
         depth,
         path_columns,
+        0 if mask_rows is None else mask_rows.count,
+        0 if mask_rows is None else mask_rows.token,
+        MASKED=mask_rows is not None,
         BATCH=triton.next_power_of_2(max(batch, 1)),
         BLOCK=BLOCK,
         num_warps=1,
@@ -136,9 +161,16 @@ def draft_batch(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Batches of up to 1 and 64 requests, with the dtypes of vLLM's buffers."""
-    types = "*i32 *i64 *i32 *i8" + " *i64" * 11 + " i32" * 5
+    """Batches of up to 1 and 64 requests, in the dtypes of vLLM's buffers; then with mask rows."""
+    types = "*i32 *i64 *i32 *i8" + " *i64" * 11 + " i32" * 7
     for batch in (1, 64):
-        yield compile_case(
-            f"draft_batch_{batch}", _draft_batch_kernel, types, 1, BATCH=batch, BLOCK=BLOCK
-        )
+        for masked in (False, True):
+            yield compile_case(
+                f"draft_batch_{batch}{'_masked' if masked else ''}",
+                _draft_batch_kernel,
+                types,
+                1,
+                MASKED=masked,
+                BATCH=batch,
+                BLOCK=BLOCK,
+            )

@@ -15,7 +15,15 @@ from triton.backends.ascend import compiler as ascend
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-OPS = ("draft_batch", "kv_commit", "tree_accept", "tree_attention", "tree_build")
+OPS = (
+    "draft_batch",
+    "kv_commit",
+    "top_children",
+    "tree_accept",
+    "tree_attention",
+    "tree_build",
+    "tree_expand",
+)
 CASES = [
     case
     for op in OPS

@@ -99,12 +99,15 @@ def random_accept_inputs(seed: int) -> Inputs:
 
 def check_draft_batch(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
     expected = draft_batch(**inputs)
-    rows = expected.tokens.shape[0]
+    rows = expected.first_mask
     assert_same(twin.run_draft_batch(kernel, **inputs, draft_rows=rows, **cores), expected)
 
 
 def random_draft_inputs(seed: int) -> Inputs:
-    """Ragged batches of 1..20 requests, long chains in some, in the engine's dtypes or wide."""
+    """Ragged batches of 1..20 requests, long chains in some, in the engine's dtypes or wide.
+
+    Three in four have mask rows, and some have a request without rows.
+    """
     generator = torch.Generator().manual_seed(seed)
     batch = 1 + seed % 20
     rows = torch.randint(1, 14, (batch,), generator=generator)
@@ -113,8 +116,15 @@ def random_draft_inputs(seed: int) -> Inputs:
         rows[seed % batch] += 600
         is_tree[seed % batch] = False
     tree_rows, chain_rows = rows.where(is_tree, 0), rows.where(~is_tree, 0)
+    if seed % 13 == 5 and batch > 1:
+        # All but request 0: some rows there must be.
+        chain_rows[1 + seed // 13 % (batch - 1)] = 0
     case = draft_cases.DraftBatchCase(
-        "random", 1 + seed % 6, tuple(tree_rows.tolist()), tuple(chain_rows.tolist())
+        "random",
+        1 + seed % 6,
+        tuple(tree_rows.tolist()),
+        tuple(chain_rows.tolist()),
+        mask_rows=(0, 1, 3, 7)[seed // 20 % 4],
     )
     inputs = draft_cases.make_inputs(case, seed)
     if seed % 2:

@@ -68,14 +68,23 @@ def random_accept_case(seed: int) -> accept_cases.AcceptCase:
 
 
 def random_draft_case(seed: int) -> draft_cases.DraftBatchCase:
-    """Ragged batches of 1..5 requests; trees may be cut to fewer rows than D+1."""
+    """Ragged batches of 1..5 requests; trees may be cut to fewer rows than D+1.
+
+    Three in four have mask rows, and some have a request without rows.
+    """
     generator = torch.Generator().manual_seed(seed)
     batch = 1 + seed % 5
     rows = torch.randint(1, 14, (batch,), generator=generator)
     is_tree = torch.rand(batch, generator=generator) < 0.6
     tree_rows, chain_rows = rows.where(is_tree, 0), rows.where(~is_tree, 0)
+    if seed % 7 == 3:
+        chain_rows[seed // 7 % batch] = 0
     return draft_cases.DraftBatchCase(
-        "random", 1 + seed % 6, tuple(tree_rows.tolist()), tuple(chain_rows.tolist())
+        "random",
+        1 + seed % 6,
+        tuple(tree_rows.tolist()),
+        tuple(chain_rows.tolist()),
+        mask_rows=(0, 1, 3, 7)[seed // 5 % 4],
     )
 
 
@@ -201,13 +210,22 @@ def test_tree_rows_outside_the_batch_are_refused_not_read(query_start):
 
 
 def test_rows_past_the_last_request_are_padding():
-    for seed in range(30):
+    for seed in range(60):
         inputs = draft_cases.make_inputs(random_draft_case(seed), seed)
         exact = draft_batch.draft_batch(**inputs, implementation="reference")
-        rows = exact.tokens.shape[0] + 1 + seed
+        rows = exact.first_mask + seed
         assert_equals_reference(draft_batch.draft_batch, inputs | {"rows": rows})
         got = draft_batch.draft_batch(**inputs, rows=rows, implementation=IMPLEMENTATION)
-        assert (got.slots[exact.tokens.shape[0] :] == -1).all()
+        assert got.first_mask == rows
+        assert (got.slots[exact.first_mask :] == -1).all()
+        assert torch.equal(got.positions[rows:], exact.positions[exact.first_mask :])
+
+
+def test_more_mask_rows_than_a_program_writes_at_a_time_equal_the_reference():
+    inputs = draft_cases.make_inputs(draft_cases.CASES[-2])
+    for count in (64, 131):
+        masks = draft_batch.MaskRows(count, token=2**31 - 1)
+        assert_equals_reference(draft_batch.draft_batch, inputs | {"mask_rows": masks})
 
 
 @pytest.mark.parametrize(("module", "name", "cases"), FACES, ids=[face[1] for face in FACES])

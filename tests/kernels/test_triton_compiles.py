@@ -15,7 +15,15 @@ from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, interpreting
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="interpreted kernels are not compiled")
 
-OPS = ("draft_batch", "kv_commit", "tree_accept", "tree_attention", "tree_build")
+OPS = (
+    "draft_batch",
+    "kv_commit",
+    "top_children",
+    "tree_accept",
+    "tree_attention",
+    "tree_build",
+    "tree_expand",
+)
 CASES = [
     case
     for op in OPS

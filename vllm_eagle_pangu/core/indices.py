@@ -21,6 +21,12 @@ def identity(width: int, device: torch.device) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=64)
+def causal(size: int, device: torch.device) -> torch.Tensor:
+    """`[size, size] bool`: row i sees rows 0 to i."""
+    return torch.ones(size, size, dtype=torch.bool, device=device).tril()
+
+
+@functools.lru_cache(maxsize=64)
 def candidate_levels(shape: TreeShape, device: torch.device) -> torch.Tensor:
     """`[C + 2] int64`: depth of the root, of each candidate in level order, and 0 for padding."""
     deeper = [level for level in range(2, shape.depth + 1) for _ in range(shape.width**2)]

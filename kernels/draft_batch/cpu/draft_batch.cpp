@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The drafter's input rows. All arrays are contiguous; B requests, N target rows, N' drafter rows.
+// The drafter's input rows. All arrays are contiguous; B requests, N target rows, R
+// drafter rows: `rows` of the requests and their padding, then `mask_count` of each request.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,18 +15,28 @@ struct Call {
   const uint8_t* is_tree;                                 // [B]
   const int64_t *path_rows, *path_length, *path_output;   // [B, path_columns], [B], as path_rows
   const int64_t *next_tokens, *linear_slots;              // [B], [N]
-  int64_t *tokens, *draft_positions, *hidden_rows, *slots;  // [N']
+  int64_t *tokens, *draft_positions, *hidden_rows, *slots;  // [R]
   int64_t *draft_start, *sample_rows;                     // [B+1], [B]
   int64_t requests, depth, path_columns, input_id_bytes, query_start_bytes;
+  int64_t rows, mask_count, mask_token;
 };
+
+void put(const Call& call, int64_t at, int64_t token, int64_t position, int64_t hidden_row,
+         int64_t slot) {
+  call.tokens[at] = token;
+  call.draft_positions[at] = position;
+  call.hidden_rows[at] = hidden_row;
+  call.slots[at] = slot;
+}
 
 int64_t integer(const void* array, int64_t bytes, int64_t index) {
   if (bytes == 4) return static_cast<const int32_t*>(array)[index];
   return static_cast<const int64_t*>(array)[index];
 }
 
-// D+1 drafter rows at `at`, of the target rows first .. first + last.
-void tree_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
+// D+1 drafter rows at `at`, of the target rows first .. first + last; returns the sample row's
+// position.
+int64_t tree_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
   const int64_t* rows = call.path_rows + b * call.path_columns;
   const int64_t* output = call.path_output + b * call.path_columns;
   int64_t length = call.path_length[b];
@@ -33,25 +44,31 @@ void tree_request(const Call& call, int64_t b, int64_t first, int64_t last, int6
     bool padded = i > length;
     // A tree cut by the scheduler may have fewer target rows than D+1: padding repeats the last.
     int64_t linear = first + std::min(i, last);
-    call.tokens[at + i] = padded ? 0 : output[i];
-    call.draft_positions[at + i] = call.positions[linear];
-    call.hidden_rows[at + i] = first + rows[i];
-    call.slots[at + i] = padded ? -1 : call.linear_slots[linear];
+    put(call, at + i, padded ? 0 : output[i], call.positions[linear], first + rows[i],
+        padded ? -1 : call.linear_slots[linear]);
   }
   call.sample_rows[b] = at + length;
+  return call.positions[first + std::min(length, last)];
 }
 
-// The target rows first .. first + last themselves, tokens shifted left by one.
-void chain_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
+// The target rows first .. first + last themselves, tokens shifted left by one; returns the sample
+// row's position, -1 if there is none.
+int64_t chain_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
   for (int64_t i = 0; i <= last; i++) {
     int64_t linear = first + i;
-    call.tokens[at + i] = i < last ? integer(call.input_ids, call.input_id_bytes, linear + 1)
-                                   : call.next_tokens[b];
-    call.draft_positions[at + i] = call.positions[linear];
-    call.hidden_rows[at + i] = linear;
-    call.slots[at + i] = call.linear_slots[linear];
+    int64_t token = i < last ? integer(call.input_ids, call.input_id_bytes, linear + 1)
+                             : call.next_tokens[b];
+    put(call, at + i, token, call.positions[linear], linear, call.linear_slots[linear]);
   }
   call.sample_rows[b] = at + last;
+  return last < 0 ? -1 : call.positions[first + last];
+}
+
+// Behind position `sampled`, as if its request went on with mask tokens.
+void mask_request(const Call& call, int64_t b, int64_t sampled) {
+  for (int64_t j = 0; j < call.mask_count; j++) {
+    put(call, call.rows + b * call.mask_count + j, call.mask_token, sampled + 1 + j, 0, -1);
+  }
 }
 
 }  // namespace
@@ -79,16 +96,19 @@ void draft_batch(const Call* call) {
   for (int64_t b = 0; b < call->requests; b++) {
     int64_t end = integer(call->query_start, call->query_start_bytes, b + 1);
     call->draft_start[b] = at;
+    int64_t sampled;
     if (call->is_tree[b]) {
-      tree_request(*call, b, first, end - first - 1, at);
+      sampled = tree_request(*call, b, first, end - first - 1, at);
       at += call->depth + 1;
     } else {
-      chain_request(*call, b, first, end - first - 1, at);
+      sampled = chain_request(*call, b, first, end - first - 1, at);
       at += end - first;
     }
+    mask_request(*call, b, sampled);
     first = end;
   }
   call->draft_start[call->requests] = at;
+  for (; at < call->rows; at++) put(*call, at, 0, 0, 0, -1);
 }
 
 }

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs of tree_expand, for tests; results are integers, copies and sums of two: exact."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
+
+
+@dataclass(frozen=True)
+class ExpandCase:
+    """Level `level` of trees of width W; `scores` is one of
+
+    "random": log-probabilities;
+    "ties": the same, rounded to whole numbers;
+    "certain": half are 0;
+    "rising": some are above 0 or +inf, as no drafter should score them;
+    "holes": some are NaN or -inf;
+    "nothing": all are -inf.
+    """
+
+    name: str
+    width: int
+    level: int
+    batch: int = 1
+    scores: str = "random"
+    dtype: torch.dtype = torch.float32
+
+
+CASES = (
+    ExpandCase("chain_root", 1, 1, batch=3),
+    ExpandCase("chain", 1, 4, batch=3),
+    ExpandCase("root", 4, 1, batch=2),
+    ExpandCase("root_spoilt", 5, 1, 3, "holes"),
+    ExpandCase("second_level", 3, 2, batch=4),
+    ExpandCase("wide", 8, 6, batch=5),
+    ExpandCase("widest", 16, 3, 2, "ties"),
+    ExpandCase("ties", 4, 4, 6, "ties"),
+    ExpandCase("certain", 3, 3, 6, "certain"),
+    ExpandCase("rising", 5, 2, 6, "rising"),
+    ExpandCase("holes", 3, 4, 6, "holes"),
+    ExpandCase("nothing", 2, 2, 2, "nothing"),
+    ExpandCase("bfloat16", 7, 3, 2, dtype=torch.bfloat16),
+)
+
+
+def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
+    """Keyword arguments of `tree_expand`; candidates of other levels, to be left alone, are -7."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, width, level = case.batch, case.width, case.level
+    size = (batch, width) if level == 1 else (batch, width, width)
+    capacity = TreeShape(width, level + 1, 1).capacity
+    candidates = Candidates(
+        tokens=torch.full((batch, capacity), -7, device=device),
+        scores=torch.full((batch, capacity), -7.0, device=device),
+        parents=torch.full((batch, capacity), -7, device=device),
+    )
+    above = None
+    if level > 1:
+        kept = level_slice(width, level - 1)
+        order = torch.rand(batch, kept.stop - kept.start, generator=generator).argsort(dim=1)
+        score = _log_probabilities((batch, width), case, generator)
+        above = Frontier(
+            tokens=torch.randint(1000, (batch, width), generator=generator).to(device),
+            score=score.sort(dim=1, descending=True).values.to(device),
+            parent=torch.randint(width, (batch, width), generator=generator).to(device),
+            visible=(torch.rand(batch, width, (level - 1) * width, generator=generator) < 0.5).to(
+                device
+            ),
+            candidate=(order[:, :width] + kept.start + 1).to(device),
+            level=level - 1,
+        )
+    return {
+        "candidates": candidates,
+        "above": above,
+        "scores": _spoilt(_log_probabilities(size, case, generator), case, generator).to(
+            device, case.dtype
+        ),
+        "tokens": torch.randint(1000, size, generator=generator).to(device),
+    }
+
+
+def _log_probabilities(
+    size: tuple[int, ...], case: ExpandCase, generator: torch.Generator
+) -> torch.Tensor:
+    scores = torch.rand(size, generator=generator).log()
+    return scores.round() if case.scores == "ties" else scores
+
+
+def _spoilt(scores: torch.Tensor, case: ExpandCase, generator: torch.Generator) -> torch.Tensor:
+    coin = torch.rand(scores.shape, generator=generator)
+    if case.scores == "certain":
+        return scores.masked_fill(coin < 0.5, 0.0)
+    if case.scores == "rising":
+        return (-scores).where(coin < 0.5, scores).masked_fill(coin > 0.8, torch.inf)
+    if case.scores == "holes":
+        return scores.masked_fill(coin < 0.3, torch.nan).masked_fill(coin > 0.7, -torch.inf)
+    if case.scores == "nothing":
+        return torch.full_like(scores, -torch.inf)
+    assert case.scores in ("random", "ties"), case.scores
+    return scores
