@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that end without `close`: each in a process of its own."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from vllm_eagle_pangu.tracing.config import TraceConfig
+from vllm_eagle_pangu.tracing.reader import read_manifest, read_run, run_folders
+from vllm_eagle_pangu.tracing.writer import TraceWriter
+
+PROGRAM = """
+import sys
+from vllm_eagle_pangu.tracing.config import TraceConfig
+from vllm_eagle_pangu.tracing.writer import TraceWriter
+
+writer = TraceWriter(TraceConfig(sys.argv[1]), flush_seconds=3600.0)
+writer.request_ended("a", 1, 1)
+raise SystemExit(3)
+"""
+
+
+def test_the_end_of_the_interpreter_flushes_and_closes(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=False, timeout=120)
+    assert done.returncode == 3
+    _assert_closed(tmp_path)
+
+
+def test_the_end_of_a_forked_process_flushes_and_closes(tmp_path: Path):
+    """Regression: such processes, vLLM's engine cores among them, never run atexit."""
+    child = multiprocessing.get_context("fork").Process(target=_trace, args=(tmp_path,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    _assert_closed(tmp_path)
+
+
+def test_a_fork_does_not_close_its_parents_run(tmp_path: Path):
+    writer = TraceWriter(TraceConfig(str(tmp_path)))
+    child = multiprocessing.get_context("fork").Process(target=os.getpid)
+    child.start()
+    child.join(60)
+    assert read_manifest(writer.folder)["ended_at"] is None
+    writer.close()
+
+
+def _trace(folder: Path) -> None:
+    writer = TraceWriter(TraceConfig(str(folder)), flush_seconds=3600.0)
+    writer.request_ended("a", 1, 1)
+
+
+def _assert_closed(folder: Path) -> None:
+    (run,) = run_folders(folder)
+    assert read_manifest(run)["ended_at"] is not None
+    assert [record["request"] for record in read_run(run)] == ["a"]

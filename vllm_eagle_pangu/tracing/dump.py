@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failure dumps: what was known of a step when it failed, to be checked again by `replay`."""
+
+import json
+import logging
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.tracing.manifest import utc_now, write_json
+from vllm_eagle_pangu.tracing.schema import SCHEMA
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+MAX_DUMPS = 8
+# Beyond this a dump goes without token ids, which alone grow with the context.
+MAX_DUMP_BYTES = 32 * 2**20
+
+Integers = Sequence[int]
+
+
+@dataclass
+class CacheState:
+    """A KV cache group of T requests, as far as known.
+
+    `block_size` and `block_ids: [T]` are the block table's own. `linear_slots: [T, R] int64`: entry
+    [b, i] is the slot of position t + i. `commit_slots: [T, R] int64`: see `kv_commit`.
+    """
+
+    group: int = 0
+    block_size: int | None = None
+    block_ids: Sequence[Integers] | None = None
+    linear_slots: "torch.Tensor | None" = None
+    commit_slots: "torch.Tensor | None" = None
+
+
+@dataclass
+class FailedStep:
+    """What is known of a step over T trees; None is what was not known yet.
+
+    `requests: [T]` ids, in the order of the trees; everything else follows that order.
+    `prompt_token_ids`, `output_token_ids: [T]` lists; the outputs include the root, at position t.
+    `scheduled_token_ids: [T]`: the nodes' tokens that the scheduler sent.
+    `prefix_len: [T]`: t, committed tokens. `counts: [T]`: rows scheduled, root included.
+    `greedy: [T]`: whether the draws are the argmax of the target's logits, nothing added to them.
+    `draws: [T, R] int64`: the target's token at each row, -1 where none was drawn.
+    """
+
+    requests: Sequence[str] = ()
+    step: int | None = None
+    prompt_token_ids: Sequence[Integers | None] | None = None
+    output_token_ids: Sequence[Integers] | None = None
+    scheduled_token_ids: Sequence[Integers] | None = None
+    prefix_len: "torch.Tensor | Integers | None" = None
+    counts: "torch.Tensor | Integers | None" = None
+    greedy: Sequence[bool] | None = None
+    tree: TreeBatch | None = None
+    draws: "torch.Tensor | None" = None
+    paths: AcceptedPaths | None = None
+    caches: Sequence[CacheState] = field(default_factory=tuple)
+
+
+def write_dump(
+    directory: str | Path,
+    error: BaseException,
+    failed: FailedStep,
+    manifest: Mapping[str, Any] | None = None,
+    max_dumps: int = MAX_DUMPS,
+) -> Path | None:
+    """Write a new file into `directory`, at most `max_dumps` of them; None where that is not done.
+
+    `manifest`: of the run. Never raises: whatever goes wrong is logged once, for `error` is what
+    its caller has to deal with.
+    """
+    try:
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        count = len(list(folder.glob("*.json")))
+        if count >= max_dumps:
+            logger.warning("traces: %d failure dumps written, no more in this run", count)
+            return None
+        path = folder / f"{count:02d}-{type(error).__name__}.json"
+        write_json(path, _bounded(_record(error, failed, manifest or {})), indent=None)
+    except Exception:
+        logger.warning("traces: no failure dump could be written", exc_info=True)
+        return None
+    logger.warning("traces: failure dump in %s; read it with: eagle-pangu replay %s", path, path)
+    return path
+
+
+def _record(
+    error: BaseException, failed: FailedStep, manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    unreadable: list[str] = []
+    return {
+        "schema": SCHEMA,
+        "kind": "dump",
+        "written_at": utc_now(),
+        "step": failed.step,
+        "failure": {
+            "type": type(error).__name__,
+            "message": str(error),
+            "invariant": _invariant(error),
+            "traceback": traceback.format_exception(error),
+        },
+        "manifest": dict(manifest),
+        "requests": [
+            {"request": request, **_request(failed, index, unreadable)}
+            for index, request in enumerate(failed.requests)
+        ],
+        "unreadable": unreadable,
+    }
+
+
+def _invariant(error: BaseException) -> str | None:
+    """Our asserts say which invariant does not hold."""
+    return str(error).partition("\n")[0] or None if isinstance(error, AssertionError) else None
+
+
+def _plain(values: Any, index: int) -> Any:
+    """Entry `index` of a tensor or sequence as plain Python; None of None."""
+    if values is None:
+        return None
+    value = values[index]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, Sequence) else value
+
+
+def _request(failed: FailedStep, index: int, unreadable: list[str]) -> dict[str, Any]:
+    """What is known of one request; a field that cannot be read is named in `unreadable`."""
+
+    def entry(name: str, read: Callable[[Any, int], Any] = _plain) -> Any:
+        try:
+            return read(getattr(failed, name), index)
+        except Exception as error:
+            unreadable.append(f"{name} of request {index}: {type(error).__name__}: {error}")
+            return None
+
+    return {
+        "prompt_token_ids": entry("prompt_token_ids"),
+        "output_token_ids": entry("output_token_ids"),
+        "scheduled_token_ids": entry("scheduled_token_ids"),
+        "prefix_len": entry("prefix_len"),
+        "count": entry("counts"),
+        "greedy": entry("greedy"),
+        "tree": entry("tree", _tree),
+        "draws": entry("draws"),
+        "path": entry("paths", _path),
+        "caches": entry("caches", _caches) or [],
+    }
+
+
+def _tree(tree: TreeBatch | None, index: int) -> dict[str, Any] | None:
+    if tree is None:
+        return None
+    arrays = {name: _plain(getattr(tree, name), index) for name in ("tokens", "parent", "depth")}
+    return {
+        **arrays,
+        "valid": _plain(tree.valid, index),
+        # As text, for JSON has neither infinities nor NaN.
+        "score": [repr(score) for score in _plain(tree.score, index)],
+        "visible": ["".join("01"[seen] for seen in row) for row in _plain(tree.visible, index)],
+        "max_depth": tree.max_depth,
+    }
+
+
+def _path(paths: AcceptedPaths | None, index: int) -> dict[str, Any] | None:
+    if paths is None:
+        return None
+    return {name: _plain(getattr(paths, name), index) for name in ("rows", "length", "output")}
+
+
+def _caches(caches: Sequence[CacheState], index: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": state.group,
+            "block_size": state.block_size,
+            "block_ids": _plain(state.block_ids, index),
+            "linear_slots": _plain(state.linear_slots, index),
+            "commit_slots": _plain(state.commit_slots, index),
+        }
+        for state in caches
+    ]
+
+
+def _bounded(record: dict[str, Any]) -> dict[str, Any]:
+    if len(json.dumps(record, default=str)) > MAX_DUMP_BYTES:
+        record["unreadable"].append(f"token ids: left out, the dump exceeds {MAX_DUMP_BYTES} bytes")
+        for request in record["requests"]:
+            request["prompt_token_ids"] = request["output_token_ids"] = None
+    return record

