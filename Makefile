@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 ASCEND := .venv-ascend
+GPU := .venv-gpu
+SECOND_LINE := .venv-0.23
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 PINS := constraints/cpu-vllm-0.32.txt constraints/dev.txt
@@ -15,9 +17,12 @@ as in "make demo TORCH_INDEX=URL".
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Triton decides at import whether it interprets its kernels: a process of its own.
-INTERPRETED := tests/triton_interpreted $(addprefix tests/kernels/test_,accept_ops.py build_op.py commit_pages.py)
+INTERPRETED := tests/triton_interpreted $(addprefix tests/kernels/test_,accept_ops.py build_op.py commit_pages.py draft_ops.py)
 
-.PHONY: setup demo test test-ascend-lowering lint format clean
+# On a machine with a GPU, where $(PYTHON) has the CUDA build of vLLM, the demo runs on that build.
+CUDA_PACKAGES := $(if $(filter demo,$(MAKECMDGOALS)),$(shell $(PYTHON) constraints/cuda_packages.py))
+
+.PHONY: setup demo demo-gpu test test-ascend-lowering test-vllm-0.23 lint format clean
 
 setup: $(STAMP)
 
@@ -33,8 +38,19 @@ $(STAMP): pyproject.toml $(PINS) constraints/check.py constraints/vllm-name/pypr
 	$(BIN)/python constraints/check.py '$(INDEX_ADVICE)'
 	touch $@
 
+ifeq ($(CUDA_PACKAGES),)
 demo: $(STAMP)
 	$(BIN)/eagle-pangu demo
+else
+demo: demo-gpu
+endif
+
+# Only this plugin is installed, into an environment that sees the packages of $(PYTHON).
+demo-gpu:
+	$(PYTHON) -m venv --system-site-packages $(GPU)
+	echo '$(CUDA_PACKAGES)' > "$$($(GPU)/bin/python -c 'import site; print(site.getsitepackages()[0])')/vllm.pth"
+	$(GPU)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps -e .
+	$(GPU)/bin/eagle-pangu demo
 
 test: lint
 	$(BIN)/python -m pytest
@@ -49,6 +65,15 @@ test-ascend-lowering:
 	  --no-build-isolation -e .
 	$(ASCEND)/bin/python -m pytest --noconftest -p no:cacheprovider tests/ascend_lowering
 
+# The second line of vLLM, in an environment of its own (6 GB): the engine's tests on its CPU build.
+test-vllm-0.23:
+	test -x $(SECOND_LINE)/bin/python || $(PYTHON) -m venv $(SECOND_LINE)
+	$(SECOND_LINE)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
+	  $(INDEX) -r constraints/cpu-vllm-0.23.txt
+	$(SECOND_LINE)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
+	  --no-build-isolation -e .
+	$(SECOND_LINE)/bin/python -m pytest -p no:cacheprovider tests/engine tests/models tests/plugin/test_cuda.py
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,5 +84,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(ASCEND) build dist *.egg-info constraints/vllm-name/build constraints/vllm-name/*.egg-info
+	rm -rf $(VENV) $(ASCEND) $(GPU) $(SECOND_LINE) build dist *.egg-info constraints/vllm-name/build constraints/vllm-name/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@
 from collections import Counter
 
 import pytest
+import vllm
 
 pytestmark = pytest.mark.engine
 
@@ -42,6 +43,13 @@ def test_tree_draws_differ_from_plain_no_more_than_two_plain_runs_do(draws, temp
     assert _total_variation(first, trees) < 1.15 * noise + 0.01
 
 
+seeds_need_vllm_0_32 = pytest.mark.skipif(
+    vllm.__version__.startswith("0.23"),
+    reason="vLLM 0.23's CPU sampler ignores seeds unless every request of a batch has one",
+)
+
+
+@seeds_need_vllm_0_32
 def test_a_seed_gives_the_text_that_it_gives_without_trees(
     engine, pair, heldout_prompts, tree_config_of, shapes
 ):
@@ -71,6 +79,7 @@ def test_a_seed_gives_the_text_that_it_gives_without_trees(
     assert texts[1] == texts[0]
 
 
+@seeds_need_vllm_0_32
 def test_a_seeded_prompt_in_several_chunks_gives_the_text_of_a_prompt_in_one(
     engine, pair, heldout_prompts, tree_config_of, shapes
 ):

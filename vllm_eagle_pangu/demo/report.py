@@ -106,7 +106,7 @@ def figures(
             for name, found in differing.items()
         },
         "settings": {
-            "flags": settings.SERVER_FLAGS,
+            "flags": settings.server_flags(),
             "environment": settings.server_environment(),
         },
     }

@@ -112,7 +112,7 @@ class Server:
     def command(self) -> list[str]:
         vllm = Path(sys.executable).with_name("vllm")
         line = [str(vllm), "serve", str(self.target), "--host=127.0.0.1", f"--port={self.port}"]
-        line += [f"--served-model-name={settings.SERVED_NAME}", *settings.SERVER_FLAGS]
+        line += [f"--served-model-name={settings.SERVED_NAME}", *settings.server_flags()]
         if self.speculative is not None:
             line += ["--speculative-config", json.dumps(self.speculative)]
         return line

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo runs, and the server settings that every method shares."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ SWEEP_PROMPTS = 4
 
 SERVED_NAME = "demo"
 
-SERVER_FLAGS = (
+_SERVER_FLAGS = (
     "--dtype=bfloat16",
     "--max-model-len=1024",
     "--max-num-seqs=4",
@@ -22,14 +23,26 @@ SERVER_FLAGS = (
     "--kv-cache-memory-bytes=134217728",
     # A repeated prompt is then as much work as the first time.
     "--no-enable-prefix-caching",
-    # Compiling would take longer than the whole demo.
-    "--enforce-eager",
     # With the environment below: engine and worker in one process. Apart, the engine spins while it
     # waits, and on two cores may take the worker's: any method is then fast or slow by chance.
     "--distributed-executor-backend=uni",
     # What the near-tie check asks the plain server for.
     "--logprobs-mode=raw_logits",
 )
+
+
+# On two cores compiling would take longer than the whole demo.
+_CPU_FLAGS = ("--enforce-eager",)
+# Servers side by side; a GPU's plain decoding needs its CUDA graphs to be no weakened baseline.
+_GPU_FLAGS = ("--gpu-memory-utilization=0.25",)
+
+
+@functools.cache
+def server_flags() -> tuple[str, ...]:
+    """The same for every method, by the device of this machine."""
+    import torch
+
+    return _SERVER_FLAGS + (_GPU_FLAGS if torch.cuda.is_available() else _CPU_FLAGS)
 
 
 def server_environment() -> dict[str, str]:

@@ -1,33 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's CPU attention backend, with tree rows on top.
+"""vLLM's CPU attention backend, with tree rows on top."""
 
-Rows of requests that carry a tree are attended by `kernels.tree_attention`; every other row goes
-through vLLM's own op unchanged.
-"""
-
-from dataclasses import dataclass
+from typing import Any
 
 import torch
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
-    CPUAttentionMetadata,
     CPUAttentionMetadataBuilder,
 )
 
-from vllm_eagle_pangu.engine.cpu_pages import TREE_ISA, page_views, require_readable_pages
-from vllm_eagle_pangu.engine.tree_rows import LayerScratch, TreeRows
-from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
+from vllm_eagle_pangu.kernels.tree_attention import PagedKV
+
+# The layout of vLLM's "vec" instruction set: K transposed inside a block, V row-major.
+TREE_ISA = "vec"
 
 
-@dataclass
-class TreeCPUAttentionMetadata(CPUAttentionMetadata):
-    """vLLM's metadata plus the tree rows of the batch; `tree` is None in a batch without trees."""
-
-    tree: TreeRows | None = None
-
-
-class TreeCPUAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
+class TreeCPUAttentionMetadataBuilder(TreeBuilderMixin, CPUAttentionMetadataBuilder):
     """Builds vLLM's metadata on a page layout that tree attention can read."""
 
     isa: str
@@ -37,114 +29,44 @@ class TreeCPUAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
         if self.isa == "amx":
             # AMX packs K and V into tiles that only its own op can read.
             self.isa = TREE_ISA
-            self._set_isa_to_layers(layer_names)
-        require_readable_pages(
-            self.isa, self.num_kv_heads, self.head_dim, self.block_size, self.dtype
+        layers = get_layers_from_vllm_config(vllm_config, Attention, layer_names)
+        for layer in layers.values():
+            layer.isa = self.isa
+
+
+class TreeCPUAttentionImpl(TreeAttentionMixin, CPUAttentionBackendImpl):
+    """vLLM's CPU attention with tree rows."""
+
+    def page_views(self, kv_cache: torch.Tensor) -> PagedKV:
+        """Views of `kv_cache: [blocks, Hk, block_size, 2K]`.
+
+        It holds, per block and head, `K * block_size` key elements (element d of slot s at
+        `d * block_size + s`) and then as many value elements (row-major). Source:
+        vllm/v1/attention/backends/cpu_attn.py and csrc/cpu/cpu_attn_vec.hpp.
+        """
+        blocks, heads, block_size, width = kv_cache.shape
+        head_size = width // 2
+        assert kv_cache.stride(2) == width and kv_cache.stride(3) == 1, kv_cache.stride()
+        block_stride, head_stride = kv_cache.stride(0), kv_cache.stride(1)
+        shape = (blocks, heads, block_size, head_size)
+        offset = kv_cache.storage_offset()
+        return PagedKV(
+            key=kv_cache.as_strided(shape, (block_stride, head_stride, 1, block_size), offset),
+            value=kv_cache.as_strided(
+                shape,
+                (block_stride, head_stride, head_size, 1),
+                offset + block_size * head_size,
+            ),
         )
-
-    def build(
-        self, common_prefix_len, common_attn_metadata, fast_build=False
-    ) -> TreeCPUAttentionMetadata:
-        """See `CPUAttentionMetadataBuilder.build`; the runner attaches the tree afterwards."""
-        metadata = super().build(common_prefix_len, common_attn_metadata, fast_build)
-        return TreeCPUAttentionMetadata(**vars(metadata))
-
-
-class TreeCPUAttentionImpl(CPUAttentionBackendImpl):
-    """Per layer: vLLM's CPU attention, tree attention, and the layer's scratch K/V."""
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        _refuse_unsupported_scores(self)
-        self.scratch: LayerScratch | None = None
-        self._pages: PagedKV | None = None
-
-    def pages(self, kv_cache: torch.Tensor) -> PagedKV:
-        """Strided views of this layer's pages; see `page_views`."""
-        if self._pages is None or self._pages.value.data_ptr() != _value_ptr(kv_cache):
-            self._pages = page_views(kv_cache)
-        return self._pages
-
-    def forward(
-        self,
-        layer,
-        query: torch.Tensor,  # [N, H, K]
-        key: torch.Tensor,  # [N, Hk, K]
-        value: torch.Tensor,  # [N, Hk, K]
-        kv_cache: torch.Tensor,  # [blocks, Hk, block_size, 2K]
-        attn_metadata,
-        output: torch.Tensor,  # [N, H, K]
-        output_scale: torch.Tensor | None = None,
-        output_block_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Same contract as `CPUAttentionBackendImpl.forward`."""
-        rows = None if attn_metadata is None else attn_metadata.tree
-        if rows is None or not rows.covers_batch:
-            # Tree rows come out wrong here and are overwritten below: cheaper than splitting the
-            # batch, which only a step with a prefill in it would need.
-            super().forward(
-                layer,
-                query,
-                key,
-                value,
-                kv_cache,
-                attn_metadata,
-                output,
-                output_scale,
-                output_block_scale,
-            )
-        if rows is not None:
-            key, value = rows.store(self.scratch, key, value)
-            tree_attention(
-                query,
-                key,
-                value,
-                self.pages(kv_cache),
-                rows.block_table,
-                rows.prefix_len,
-                rows.query_start,
-                rows.query_count,
-                rows.key_start,
-                rows.key_count,
-                rows.visible,
-                self.scale,
-                output,
-                implementation=rows.implementation,
-            )
-        return output
 
 
 class TreeCPUAttentionBackend(CPUAttentionBackend):
     """Registered over vLLM's CPU_ATTN when the method is chosen."""
 
     @staticmethod
-    def get_impl_cls() -> type[TreeCPUAttentionImpl]:
+    def get_impl_cls() -> type[Any]:
         return TreeCPUAttentionImpl
 
     @staticmethod
-    def get_builder_cls() -> type[TreeCPUAttentionMetadataBuilder]:
+    def get_builder_cls() -> type[Any]:
         return TreeCPUAttentionMetadataBuilder
-
-
-def _value_ptr(kv_cache: torch.Tensor) -> int:
-    """Address of the first value element: values follow the keys inside a block."""
-    block_size, width = kv_cache.shape[2:]
-    return kv_cache.data_ptr() + block_size * (width // 2) * kv_cache.element_size()
-
-
-def _refuse_unsupported_scores(impl: CPUAttentionBackendImpl) -> None:
-    """Tree attention computes plain scaled dot products; anything else would be silently wrong."""
-    unsupported = {
-        "attention sinks": impl.sinks is not None,
-        f"logits soft cap {impl.logits_soft_cap}": bool(impl.logits_soft_cap),
-        "ALiBi slopes": impl.alibi_slopes is not None,
-        f"sliding window {impl.sliding_window}": impl.sliding_window != -1,
-        f"kv_cache_dtype={impl.kv_cache_dtype}": impl.is_fp8_kv_cache,
-        "KV shared between layers": impl.kv_sharing_target_layer_name is not None,
-    }
-    for what, present in unsupported.items():
-        if present:
-            raise ValueError(
-                f"eagle_pangu: the model uses {what}, which tree attention does not support; "
-                'use "method": "eagle3" for this model'
-            )

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU worker: vLLM's, with a model runner that decodes trees."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import vllm.v1.worker.cpu_worker as vllm_cpu_worker
@@ -11,10 +9,13 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 from vllm_eagle_pangu.compat import install_attention_backend
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+from vllm_eagle_pangu.engine.runner_choice import runner_class
 
 
 class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
     """vLLM's V1 CPU runner plus the tree step, and prompts in several chunks with a seed."""
+
+    device_implementation = "cpp"
 
     # Why: after a prompt's chunk vLLM takes back the draw that nobody wanted by the generator's
     #   offset, which CPU generators lack: a seeded request with a long prompt ends the engine.
@@ -44,16 +45,5 @@ class TreeCPUWorker(vllm_cpu_worker.CPUWorker):
 
     def init_device(self) -> None:
         """Initialise the device and build the tree runner in place of vLLM's."""
-        with _runner_class(TreeCPUModelRunner):
+        with runner_class(vllm_cpu_worker, "CPUModelRunner", TreeCPUModelRunner):
             super().init_device()
-
-
-@contextmanager
-def _runner_class(runner: type[CPUModelRunner]) -> Iterator[None]:
-    """`init_device` names its runner class; building two runners would double the buffers."""
-    original = vllm_cpu_worker.CPUModelRunner
-    vllm_cpu_worker.CPUModelRunner = runner
-    try:
-        yield
-    finally:
-        vllm_cpu_worker.CPUModelRunner = original

@@ -9,15 +9,18 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.indices import causal, index_range
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.engine.head_pass import head_pass
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, LevelRows, TreeRows
 from vllm_eagle_pangu.engine.tree_step import TreeStep
+from vllm_eagle_pangu.engine.uploads import upload
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows, draft_batch
 from vllm_eagle_pangu.kernels.top_children import top_children
 
@@ -55,18 +58,16 @@ class TreeDrafter:
         layer_names = sorted(proposer._draft_attn_layer_names)
         self.head = head_pass(self.model, self.vllm_config, layer_names)
         mapping = getattr(self.model, "draft_id_to_target_id", None)
-        self.target_ids = None if mapping is None else mapping + torch.arange(mapping.shape[0])
+        self.target_ids = (
+            None if mapping is None else mapping + index_range(mapping.shape[0], mapping.device)
+        )
 
     def allocate_scratch(self) -> None:
         """Room for W*D rows per request in each of the head's attention layers."""
         context = self.vllm_config.compilation_config.static_forward_context
         rows = self.runner.max_num_reqs * self.width * self.depth
         for name in self.proposer._draft_attn_layer_names:
-            layer = context[name]
-            shape = (rows, layer.num_kv_heads, layer.head_size)
-            layer.impl.scratch = LayerScratch(
-                *(torch.zeros(shape, dtype=layer.kv_cache.dtype) for _ in range(2))
-            )
+            context[name].impl.scratch = LayerScratch.empty(context[name], rows)
 
     def propose(
         self,
@@ -84,7 +85,7 @@ class TreeDrafter:
         requests = self._requests_to_draft()
         if not requests:
             return None
-        index = torch.tensor(requests)
+        index = upload(hidden.device, requests=requests)["requests"]
         sample = rows.sample_rows[index]
         tree = self._grow(
             index,
@@ -101,41 +102,56 @@ class TreeDrafter:
         num_reqs = runner.input_batch.num_reqs
         slots = runner.linear_slots[self.proposer.kv_cache_gid]
         rows = slots.shape[0]
-        is_tree = torch.zeros(num_reqs, dtype=torch.bool)
-        paths = _no_paths(num_reqs, self.depth)
+        is_tree = torch.zeros(num_reqs, dtype=torch.bool, device=slots.device)
         positions = runner.positions[:rows]
+        paths = None
         if step is not None:
-            assert step.paths is not None
-            is_tree[step.requests] = True
+            is_tree.index_fill_(0, step.requests, True)
             positions = step.linear_positions
-            paths = step.paths if step.covers_batch else _spread(step, num_reqs, self.depth)
+            paths = step.paths if step.covers_batch else None
+        if paths is None:
+            paths = _spread(step, num_reqs, self.depth, slots.device)
         drafted = draft_batch(
             input_ids=runner.input_ids.gpu[:rows],
             positions=positions,
             query_start=runner.query_start_loc.gpu[: num_reqs + 1],
             is_tree=is_tree,
             paths=paths,
-            next_tokens=self._next_tokens(sampled, is_tree),
+            next_tokens=self._next_tokens(sampled),
             linear_slots=slots,
             depth=self.depth,
+            rows=int(self._host_query_start()[-1]),
             implementation=self.implementation,
         )
         # Rows past the head's last position feed no draft; their rotary position must exist.
         drafted.positions.clamp_(max=self.max_len - 1)
         return drafted
 
-    def _next_tokens(self, sampled: torch.Tensor, is_tree: torch.Tensor) -> torch.Tensor:
+    def _host_query_start(self) -> np.ndarray:
+        """`[B+1]` first row of each request among the drafter's, as `DraftRows.query_start`."""
+        runner = self.runner
+        counts = np.diff(runner.query_start_loc.np[: runner.input_batch.num_reqs + 1])
+        if runner.tree_step is not None:
+            counts[runner.tree_step.host_requests] = self.depth + 1
+        return np.concatenate(([0], counts.cumsum()))
+
+    def _next_tokens(self, sampled: torch.Tensor) -> torch.Tensor:
         """The token behind each plain request's rows: the sampled one, or the prompt's next."""
         runner = self.runner
         tokens = sampled[:, 0].long()
         if runner.tree_step is not None and runner.tree_step.covers_batch:
             return tokens
-        tokens = tokens.clone()
-        discarded = runner.discard_request_mask.np[: runner.input_batch.num_reqs]
-        for request in discarded.nonzero()[0].tolist():
-            state = runner.requests[runner.input_batch.req_ids[request]]
-            tokens[request] = state.get_token_id(int(runner.optimistic_seq_lens_cpu[request]))
-        return tokens
+        discarded = runner.discard_request_mask.np[: runner.input_batch.num_reqs].nonzero()[0]
+        if discarded.size == 0:
+            return tokens
+        states = [runner.requests[runner.input_batch.req_ids[request]] for request in discarded]
+        lens = runner.optimistic_seq_lens_cpu[torch.from_numpy(discarded)].tolist()
+        known = upload(
+            tokens.device,
+            requests=discarded,
+            tokens=[state.get_token_id(n) for state, n in zip(states, lens, strict=True)],
+        )
+        return tokens.index_copy(0, known["requests"], known["tokens"])
 
     def _requests_to_draft(self) -> list[int]:
         """Requests with a sampled root, room for a tree, and no chain-only feature."""
@@ -167,44 +183,51 @@ class TreeDrafter:
         return self.head(rows.tokens, rows.positions, hidden, metadata, rows.slots)
 
     def _extend_metadata(self, rows: DraftRows, common: Any) -> Any:
-        step = self.runner.tree_step
+        step: TreeStep | None = self.runner.tree_step
         tree_rows = None
         if step is not None:
-            start = rows.query_start[step.requests].int()
-            count = torch.full_like(start, self.depth + 1)
-            chain = torch.ones(self.depth + 1, self.depth + 1, dtype=torch.bool).tril()
-            tree_rows = TreeRows(
-                block_table=self.runner._block_table(self.proposer.kv_cache_gid, step.requests),
-                prefix_len=step.prefix_len.int(),
-                query_start=start,
-                query_count=count,
-                key_start=start,
-                key_count=count,
-                visible=chain.expand(start.shape[0], -1, -1),
-                implementation=self.attention,
-                covers_batch=step.covers_batch,
-            )
+            tree_rows = self._accepted_rows(step, rows)
             if step.covers_batch:
                 return TreeOnlyMetadata(tree_rows)
-        query_start = rows.query_start.int()
-        counts = query_start[1:] - query_start[:-1]
-        common = copy.copy(common)
-        num_reqs = counts.shape[0]
-        common.num_reqs = num_reqs
-        common.query_start_loc = common.query_start_loc_cpu = query_start
-        common.num_actual_tokens = rows.tokens.shape[0]
-        common.max_query_len = int(counts.max())
-        common.seq_lens = common.seq_lens[:num_reqs].clone()
+        host_start = self._host_query_start()
+        num_reqs = len(host_start) - 1
+        host_lens = self.runner.optimistic_seq_lens_cpu[:num_reqs].clone()
+        seq_lens = common.seq_lens[:num_reqs].clone()
         if step is not None:
             # Only so that vLLM's op stays inside the block table: tree rows are overwritten.
             tree_lens = (step.prefix_len + self.depth + 1).clamp(max=self.max_len)
-            common.seq_lens[step.requests] = tree_lens.int()
-        common.max_seq_len = int(common.seq_lens.max())
+            seq_lens.index_copy_(0, step.requests, tree_lens.to(seq_lens.dtype))
+            ends = np.minimum(np.add(step.host_prefix_lens, self.depth + 1), self.max_len)
+            host_lens.numpy()[step.host_requests] = ends
+        common = copy.copy(common)
+        common.num_reqs = num_reqs
+        common.query_start_loc = rows.query_start.int()
+        common.query_start_loc_cpu = torch.from_numpy(host_start).int()
+        common.num_actual_tokens = rows.tokens.shape[0]
+        common.max_query_len = int(np.diff(host_start).max())
+        common.seq_lens = seq_lens
+        common.max_seq_len = int(host_lens.max())
         common.slot_mapping = rows.slots
         (group,) = self.proposer.draft_attn_groups
         metadata = group.get_metadata_builder().build(0, common)
         metadata.tree = tree_rows
         return metadata
+
+    def _accepted_rows(self, step: TreeStep, rows: DraftRows) -> TreeRows:
+        """The D+1 rows of each tree request: a chain behind its committed prefix."""
+        start = rows.query_start[step.requests].int()
+        count = torch.full_like(start, self.depth + 1)
+        return TreeRows(
+            block_table=self.runner._block_table(self.proposer.kv_cache_gid, step.requests),
+            prefix_len=step.prefix_len.int(),
+            query_start=start,
+            query_count=count,
+            key_start=start,
+            key_count=count,
+            visible=causal(self.depth + 1, start.device).expand(start.shape[0], -1, -1),
+            implementation=self.attention,
+            covers_batch=step.covers_batch,
+        )
 
     def _grow(
         self,
@@ -218,8 +241,8 @@ class TreeDrafter:
         batch, width = requests.shape[0], shape.width
         block_table = self.runner._block_table(self.proposer.kv_cache_gid, requests)
         prefix = prefix_len.int()
-        first_query = torch.arange(batch, dtype=torch.int32) * width
-        first_key = torch.arange(batch, dtype=torch.int32) * (self.width * self.depth)
+        request = index_range(batch, requests.device).int()
+        first_query, first_key = request * width, request * (self.width * self.depth)
         grower = TreeGrower(shape, self.implementation)
         scores, tokens = self._top(last, width)
         frontier = grower.grow_first(scores, tokens)
@@ -261,18 +284,16 @@ class TreeDrafter:
         return top_children(self.head.logits(states), width, self.target_ids, self.implementation)
 
 
-def _no_paths(requests: int, depth: int) -> AcceptedPaths:
-    return AcceptedPaths(
-        rows=torch.zeros(requests, depth + 1, dtype=torch.long),
-        length=torch.zeros(requests, dtype=torch.long),
-        output=torch.full((requests, depth + 1), -1),
+def _spread(
+    step: TreeStep | None, requests: int, depth: int, device: torch.device
+) -> AcceptedPaths:
+    """The step's T paths as rows of a batch of `requests`; other requests accepted nothing."""
+    paths = AcceptedPaths(
+        rows=torch.zeros(requests, depth + 1, dtype=torch.long, device=device),
+        length=torch.zeros(requests, dtype=torch.long, device=device),
+        output=torch.full((requests, depth + 1), -1, device=device),
     )
-
-
-def _spread(step: TreeStep, requests: int, depth: int) -> AcceptedPaths:
-    """The step's T paths as rows of a batch of `requests`."""
-    paths = _no_paths(requests, depth)
-    assert step.paths is not None
-    for name in ("rows", "length", "output"):
-        getattr(paths, name)[step.requests] = getattr(step.paths, name)
+    if step is not None:
+        for name in ("rows", "length", "output"):
+            getattr(paths, name).index_copy_(0, step.requests, getattr(step.paths, name))
     return paths

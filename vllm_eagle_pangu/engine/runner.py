@@ -6,7 +6,7 @@ their masks to the attention layers, `_sample` draws, walks and commits, and
 `propose_draft_token_ids` drafts the next trees. Everything else is vLLM's.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from vllm.model_executor.layers.attention import Attention
@@ -14,7 +14,8 @@ from vllm.v1.outputs import SamplerOutput
 
 from vllm_eagle_pangu.config import forced_eager_attention, tree_config
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.engine.drafter import TreeDrafter
+from vllm_eagle_pangu.engine.drafter import DraftedTrees, TreeDrafter
+from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.sampling import Draws, draw
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
@@ -38,7 +39,15 @@ else:
 
 
 class TreeRunnerMixin(GPUModelRunner):
-    """Overrides of `GPUModelRunner`; mix in before a platform's runner."""
+    """Overrides of `GPUModelRunner`; mix in before a platform's runner.
+
+    `device_implementation`: which implementation of the kernels the platform runs.
+    `strided_pages`: whether its KV pages are plain strided tensors, which one launch can commit to
+    for all layers; otherwise each layer writes with vLLM's own op.
+    """
+
+    device_implementation: ClassVar[str]
+    strided_pages: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -47,7 +56,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.tree_config = config
         self.tree_policy = config.policy()
         self.reference_mode = config.verify_mode == "reference"
-        self.implementation = "reference" if self.reference_mode else "cpp"
+        self.implementation = "reference" if self.reference_mode else self.device_implementation
         self.attention = "reference" if forced_eager_attention() else self.implementation
         self.trees: dict[str, StoredTree] = {}
         self.tree_step: TreeStep | None = None
@@ -68,7 +77,9 @@ class TreeRunnerMixin(GPUModelRunner):
         self.tree_layers = self._tree_layers()
         rows = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
         for _, layer in self.tree_layers:
-            layer.impl.scratch = _layer_scratch(layer, rows)
+            require_readable_pages(layer)
+            layer.impl.scratch = LayerScratch.empty(layer, rows)
+        self.commit_layers = self._commit_layers()
         self.tree_drafter.allocate_scratch()
 
     def _tree_layers(self) -> list[tuple[int, Attention]]:
@@ -82,21 +93,32 @@ class TreeRunnerMixin(GPUModelRunner):
             if name not in draft_layers
         ]
 
-    def _on_request_state_removed(self, req_id: str, req_state: Any) -> None:
-        super()._on_request_state_removed(req_id, req_state)
-        self.trees.pop(req_id, None)
+    def _commit_layers(self) -> dict[int, kv_commit.CommitLayers]:
+        """By KV cache group, what one launch commits; empty where layers write by themselves."""
+        if not self.strided_pages or self.reference_mode:
+            return {}
+        groups: dict[int, list[Attention]] = {}
+        for group, layer in self.tree_layers:
+            groups.setdefault(group, []).append(layer)
+        return {
+            group: kv_commit.CommitLayers(
+                keys=[layer.impl.scratch.key for layer in layers],
+                values=[layer.impl.scratch.value for layer in layers],
+                pages=[layer.impl.pages(layer.kv_cache) for layer in layers],
+            )
+            for group, layers in groups.items()
+        }
+
+    def _update_states(self, scheduler_output: Any) -> Any:
+        for req_id in scheduler_output.finished_req_ids:
+            self.trees.pop(req_id, None)
+        return super()._update_states(scheduler_output)
 
     def _prepare_inputs(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self.tree_step = self._place_trees(scheduler_output)
         if self.tree_step is not None:
-            step = self.tree_step
-            self.positions[step.batch_rows] = (step.prefix_len[:, None] + step.tree.depth)[
-                step.exists
-            ]
-            nodes = step.node_rows()
-            for table in self.input_batch.block_table.block_tables:
-                table.slot_mapping.gpu[nodes] = -1
+            self._write_tree_rows(self.tree_step)
         return prepared
 
     def _place_trees(self, scheduler_output: Any) -> TreeStep | None:
@@ -131,6 +153,13 @@ class TreeRunnerMixin(GPUModelRunner):
             step.tree.check()
         return step
 
+    def _write_tree_rows(self, step: TreeStep) -> None:
+        """Nodes stand at their depth behind the prefix, and their K/V stays out of the pages."""
+        positions = step.scheduled(step.prefix_len[:, None] + step.tree.depth)
+        self.positions.index_copy_(0, step.batch_rows, positions)
+        for table in self.input_batch.block_table.block_tables:
+            table.slot_mapping.gpu.index_fill_(0, step.node_rows, -1)
+
     def _check_scheduled(self, req_id: str, scheduled: list[int]) -> None:
         tree = self.trees[req_id]
         drafted = tree.batch.tokens[tree.row, 1 : len(scheduled) + 1].tolist()
@@ -138,9 +167,12 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         attn_metadata, common = super()._build_attention_metadata(*args, **kwargs)
-        step = self.tree_step
-        if step is None:
-            return attn_metadata, common
+        if self.tree_step is not None:
+            self._attach_trees(attn_metadata, self.tree_step)
+        return attn_metadata, common
+
+    def _attach_trees(self, attn_metadata: dict[str, Any], step: TreeStep) -> None:
+        """Give the target's attention layers the step's trees."""
         first_row, counts = step.first_row.int(), step.counts.int()
         rows_of_group = {
             group: VerifyRows(
@@ -153,16 +185,15 @@ class TreeRunnerMixin(GPUModelRunner):
                 visible=step.tree.visible,
                 implementation=self.attention,
                 covers_batch=step.covers_batch,
-                batch_rows=step.whole_batch_rows,
+                batch_rows=step.batch_rows,
             )
             for group in {group for group, _ in self.tree_layers}
         }
         for group, layer in self.tree_layers:
             attn_metadata[layer.layer_name].tree = rows_of_group[group]
-        return attn_metadata, common
 
     def _block_table(self, group: int, requests: torch.Tensor) -> torch.Tensor:
-        return self.input_batch.block_table[group].block_table.gpu[requests]
+        return self.input_batch.block_table[group].block_table.gpu.index_select(0, requests)
 
     def _sample(self, logits: Any, spec_decode_metadata: Any) -> SamplerOutput:
         metadata = self.input_batch.sampling_metadata
@@ -181,14 +212,19 @@ class TreeRunnerMixin(GPUModelRunner):
         return self.tree_config.shape().depth
 
     def _commit(self, step: TreeStep, paths: AcceptedPaths) -> None:
-        """Write the accepted nodes' K/V to their slots with vLLM's own cache-write op."""
-        rows = step.tree.tokens.shape[1]
+        """Write the accepted nodes' K/V from the scratch to their slots."""
         slots_of_group = {
-            group: kv_commit.commit_slots(
-                paths, step.slots_by_position(group), rows, self.implementation
-            )[step.exists]
+            group: step.scheduled(
+                kv_commit.commit_slots(
+                    paths, step.slots_by_position(group), step.tree.rows, self.implementation
+                )
+            )
             for group in {group for group, _ in self.tree_layers}
         }
+        for group, layers in self.commit_layers.items():
+            kv_commit.commit_pages(layers, slots_of_group[group], self.implementation)
+        if self.commit_layers:
+            return
         for group, layer in self.tree_layers:
             scratch, slots = layer.impl.scratch, slots_of_group[group]
 
@@ -211,10 +247,9 @@ class TreeRunnerMixin(GPUModelRunner):
         if step.covers_batch:
             output, rows = paths.output, logit_rows.gather(1, paths.rows)
         else:
-            first = torch.tensor(step.logit_counts).cumsum(0) - torch.tensor(step.logit_counts)
-            rows = first[:, None].repeat(1, paths.output.shape[1])
+            rows = step.first_logits[:, None].repeat(1, paths.output.shape[1])
             output = torch.full_like(rows, -1)
-            output[:, 0] = draws.tokens[first]
+            output[:, 0] = draws.tokens[step.first_logits]
             output[step.requests] = paths.output
             rows[step.requests] = logit_rows.gather(1, paths.rows)
         return SamplerOutput(
@@ -244,17 +279,19 @@ class TreeRunnerMixin(GPUModelRunner):
             sampled_token_ids, [hidden[:count] for hidden in aux], common_attn_metadata
         )
         self.tree_step = None
+        return self._store_trees(drafted)
+
+    def _store_trees(self, drafted: DraftedTrees | None) -> list[list[int]]:
+        """Keep the trees for the step that verifies them; their tokens, for the scheduler.
+
+        Where a step waits for the device: the scheduler needs the tokens on the host.
+        """
         tokens: list[list[int]] = [[] for _ in range(self.input_batch.num_reqs)]
-        if drafted is not None:
-            node_counts = (drafted.tree.valid.sum(1) - 1).tolist()
-            node_tokens = drafted.tree.tokens[:, 1:].tolist()
-            for row, request in enumerate(drafted.requests):
-                tokens[request] = node_tokens[row][: node_counts[row]]
-                self.trees[self.input_batch.req_ids[request]] = StoredTree(drafted.tree, row)
+        if drafted is None:
+            return tokens
+        rows = drafted.tree.tokens.where(drafted.tree.valid, -1)[:, 1:].tolist()
+        for row, (request, nodes) in enumerate(zip(drafted.requests, rows, strict=True)):
+            tokens[request] = [token for token in nodes if token >= 0]
+            req_id = self.input_batch.req_ids[request]
+            self.trees[req_id] = StoredTree(drafted.tree, row, len(tokens[request]))
         return tokens
-
-
-def _layer_scratch(layer: Attention, rows: int) -> LayerScratch:
-    shape = (rows, layer.num_kv_heads, layer.head_size)
-    dtype = layer.kv_cache.dtype
-    return LayerScratch(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))

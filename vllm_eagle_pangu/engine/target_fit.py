@@ -45,7 +45,8 @@ def check_target(model_config: Any) -> None:
             "set runner to generate, or remove speculative_config",
         )
     for flag, problem in _FLAGS.items():
-        if getattr(model_config, flag):
+        # vLLM 0.23 lacks the flags of features that it does not have.
+        if getattr(model_config, flag, False):
             raise refusal("model", model_config.model, f"{problem} ({flag})", _ANOTHER)
     check_attention(model_config)
     _check_taps(model_config)

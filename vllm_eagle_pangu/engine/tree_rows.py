@@ -2,6 +2,7 @@
 """What an attention layer needs to know of the trees in a batch, and where it keeps their K/V."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,6 +16,13 @@ class LayerScratch:
 
     key: torch.Tensor
     value: torch.Tensor
+
+    @classmethod
+    def empty(cls, layer: Any, rows: int) -> "LayerScratch":
+        """Room for `rows` rows beside the pages of an attention layer of vLLM's."""
+        shape = (rows, layer.num_kv_heads, layer.head_size)
+        pages = layer.kv_cache
+        return cls(*(torch.zeros(shape, dtype=pages.dtype, device=pages.device) for _ in range(2)))
 
 
 @dataclass
@@ -48,20 +56,17 @@ class TreeRows:
 class VerifyRows(TreeRows):
     """Rows [root, node 1..M] of each tree in the target's forward; K/V kept for the commit."""
 
-    # [S] rows of the batch that belong to trees, None when all of them do.
-    batch_rows: torch.Tensor | None
+    # [S] rows of the batch that belong to trees
+    batch_rows: torch.Tensor
 
     def store(
         self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         assert scratch is not None
-        if self.batch_rows is None:
-            scratch.key[: key.shape[0]].copy_(key)
-            scratch.value[: value.shape[0]].copy_(value)
-        else:
-            count = self.batch_rows.shape[0]
-            scratch.key[:count].copy_(key[self.batch_rows])
-            scratch.value[:count].copy_(value[self.batch_rows])
+        count = self.batch_rows.shape[0]
+        for kept, new in ((scratch.key, key), (scratch.value, value)):
+            # A batch may be padded behind its rows, for a captured graph.
+            kept[:count].copy_(new[:count] if self.covers_batch else new[self.batch_rows])
         return key, value
 
 

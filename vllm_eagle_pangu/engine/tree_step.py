@@ -3,12 +3,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+import numpy as np
 import torch
 
+from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.engine.sampling import TreeLinks
+from vllm_eagle_pangu.engine.uploads import upload
 
 
 @dataclass(frozen=True)
@@ -17,56 +21,57 @@ class StoredTree:
 
     batch: TreeBatch
     row: int
+    # Valid nodes, known on the host since they were handed to the scheduler.
+    nodes: int
 
 
 @dataclass
 class TreeStep:
-    """T trees inside a batch of B requests and N token rows.
+    """T trees inside a batch of B requests and N token rows; S tree rows were scheduled.
 
-    `tree` has T rows; `counts: [T]` says how many of its R rows were scheduled (root included).
+    What the host knows is kept there too, so that nobody has to ask the device for it.
     """
 
-    # [T] index of each tree's request in the batch
+    # Per tree: index of its request in the batch, rows scheduled (root included), committed tokens
+    host_requests: Sequence[int]
+    host_counts: Sequence[int]
+    host_prefix_lens: Sequence[int]
+    # [T] the same on the device
     requests: torch.Tensor
-    tree: TreeBatch
     counts: torch.Tensor
-    # [T] first row of each tree in the batch, and the t committed tokens before its root
-    first_row: torch.Tensor
     prefix_len: torch.Tensor
-    # [T] first row of each tree among the logits
-    first_logit: torch.Tensor
-    # [B] rows of logits per request
+    # T trees of R rows, of which `counts` were scheduled
+    tree: TreeBatch
+    # [T] first row of each tree in the batch
+    first_row: torch.Tensor
+    # Rows of logits per request; [B] the first of each
     logit_counts: list[int]
-    # [T, R] whether a row exists, [S] batch row of each existing row in (tree, row) order
-    exists: torch.Tensor
+    first_logits: torch.Tensor
+    # [S] in (tree, row) order: index of each scheduled row among T*R, and its row in the batch
+    tree_rows: torch.Tensor
     batch_rows: torch.Tensor
+    # [S - T] batch rows of the nodes, roots left out
+    node_rows: torch.Tensor
     covers_batch: bool
     # [N] positions and, per KV cache group, slots as vLLM laid them out: one after the other
     linear_positions: torch.Tensor
     linear_slots: dict[int, torch.Tensor]
     paths: AcceptedPaths | None = None
 
-    @property
-    def whole_batch_rows(self) -> torch.Tensor | None:
-        """`batch_rows`, or None when the tree rows are simply all rows of the batch."""
-        return None if self.covers_batch else self.batch_rows
-
-    def node_rows(self) -> torch.Tensor:
-        """Batch rows of nodes, roots left out; `[S - T]`."""
-        is_node = self.exists.clone()
-        is_node[:, 0] = False
-        return self.batch_rows[is_node[self.exists]]
+    def scheduled(self, values: torch.Tensor) -> torch.Tensor:
+        """`[T, R]` values of tree rows to `[S]`, those of the scheduled rows."""
+        return values.flatten()[self.tree_rows]
 
     def slots_by_position(self, group: int) -> torch.Tensor:
         """`[T, R]`: the slot of the position i behind the root, for i in [0, R)."""
         slots = self.linear_slots[group]
-        offsets = torch.arange(self.tree.tokens.shape[1])
+        offsets = index_range(self.tree.rows, slots.device)
         return slots[(self.first_row[:, None] + offsets).clamp_(max=slots.shape[0] - 1)]
 
     def links(self) -> dict[int, TreeLinks]:
         """By request of the batch, its tree's scheduled rows on the host; syncs off the CPU."""
         rows = zip(self.tree.tokens.tolist(), self.tree.parent.tolist(), strict=True)
-        scheduled = zip(self.requests.tolist(), self.counts.tolist(), rows, strict=True)
+        scheduled = zip(self.host_requests, self.host_counts, rows, strict=True)
         return {
             request: TreeLinks(tokens[:count], parent[:count])
             for request, count, (tokens, parent) in scheduled
@@ -74,8 +79,9 @@ class TreeStep:
 
     def logit_rows(self) -> torch.Tensor:
         """`[T, R]`: the logits row of each tree row; rows that do not exist give the root's."""
-        offsets = torch.arange(self.tree.tokens.shape[1])
-        return self.first_logit[:, None] + offsets * self.exists
+        offsets = index_range(self.tree.rows, self.counts.device)
+        exists = offsets < self.counts[:, None]
+        return self.first_logits[self.requests, None] + offsets * exists
 
 
 def lay_out(
@@ -90,42 +96,46 @@ def lay_out(
     linear_positions: torch.Tensor,
     linear_slots: dict[int, torch.Tensor],
 ) -> TreeStep:
-    """Place the scheduled prefix of each tree in the batch."""
-    count = torch.tensor(counts)
-    first_row = torch.tensor(first_rows)
-    tree = _stack(trees, count)
-    exists = torch.arange(tree.tokens.shape[1]) < count[:, None]
-    batch_rows = (first_row[:, None] + torch.arange(tree.tokens.shape[1]))[exists]
-    starts = [0]
-    for rows in logit_counts:
-        starts.append(starts[-1] + rows)
-    return TreeStep(
-        requests=torch.tensor(requests),
-        tree=tree,
-        counts=count,
-        first_row=first_row,
-        prefix_len=torch.tensor(prefix_lens),
-        first_logit=torch.tensor([starts[request] for request in requests]),
-        logit_counts=logit_counts,
-        exists=exists,
+    """Place the scheduled prefix of each tree in the batch; waits for no device."""
+    device = linear_positions.device
+    row_count = max(tree.batch.rows for tree in trees)
+    row = np.concatenate([np.arange(count) for count in counts])
+    tree_rows = np.repeat(np.arange(len(trees)) * row_count, counts) + row
+    batch_rows = np.repeat(first_rows, counts) + row
+    on_device = upload(
+        device,
+        requests=requests,
+        counts=counts,
+        first_row=first_rows,
+        prefix_len=prefix_lens,
+        tree_rows=tree_rows,
         batch_rows=batch_rows,
+        node_rows=batch_rows[row > 0],
+        first_logits=[0, *accumulate(logit_counts[:-1])],
+    )
+    return TreeStep(
+        host_requests=requests,
+        host_counts=counts,
+        host_prefix_lens=prefix_lens,
+        tree=_stack(trees, counts, on_device["counts"]),
+        logit_counts=logit_counts,
         covers_batch=len(requests) == len(logit_counts),
         linear_positions=linear_positions,
         linear_slots=linear_slots,
+        **on_device,
     )
 
 
-def _stack(trees: Sequence[StoredTree], counts: torch.Tensor) -> TreeBatch:
+def _stack(
+    trees: Sequence[StoredTree], counts: Sequence[int], device_counts: torch.Tensor
+) -> TreeBatch:
     """One TreeBatch of the given trees, cut to `counts` rows each."""
-    batches = {id(tree.batch): tree.batch for tree in trees}
-    if len(batches) == 1:
-        batch = trees[0].batch
-        rows = [tree.row for tree in trees]
-        if rows != list(range(batch.tokens.shape[0])):
-            batch = batch.select(torch.tensor(rows))
-    else:
-        batch = TreeBatch.stack([tree.batch.select(torch.tensor([tree.row])) for tree in trees])
-    nodes = counts - 1
-    if bool((batch.valid.sum(1) - 1 > nodes).any()):
-        batch = batch.cut(nodes)
+    batch = trees[0].batch
+    rows = [tree.row for tree in trees]
+    if any(tree.batch is not batch for tree in trees):
+        batch = TreeBatch.stack([t.batch.select(slice(t.row, t.row + 1)) for t in trees])
+    elif rows != list(range(batch.batch_size)):
+        batch = batch.select(upload(device_counts.device, rows=rows)["rows"])
+    if any(tree.nodes > count - 1 for tree, count in zip(trees, counts, strict=True)):
+        batch = batch.cut(device_counts - 1)
     return batch

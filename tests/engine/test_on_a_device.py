@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a device, a step neither waits for it nor mixes its tensors with the host's.
+
+The step runs in a real engine whose buffers pretend to lie on a device: see `pretend_device.py`.
+"""
+
+import pytest
+import torch
+
+from vllm_eagle_pangu.core import indices
+from vllm_eagle_pangu.engine import uploads
+from vllm_eagle_pangu.kernels.implementations import Implementations
+
+from . import pretend_device
+from .pretend_device import (
+    DeviceTensor,
+    HostSyncError,
+    MixedDevicesError,
+    PretendDevice,
+    freely,
+    strictly,
+)
+
+pytestmark = pytest.mark.engine
+
+PROMPTS = [list(b"the quick brown fox jumps"), list(b"over"), list(range(40, 120))]
+
+
+class DeviceState:
+    """The attributes that a GPU runner keeps on its device."""
+
+    def __init__(self, runner) -> None:
+        self.places = [(runner, "positions"), (runner, "seq_lens")]
+        tables = runner.input_batch.block_table.block_tables
+        buffers = [*vars(runner).values(), *(t for table in tables for t in vars(table).values())]
+        self.places += [
+            (buffer, "gpu")
+            for buffer in buffers
+            if isinstance(getattr(buffer, "gpu", None), torch.Tensor)
+        ]
+        self.on_device()
+
+    def on_device(self) -> None:
+        for owner, name in self.places:
+            setattr(owner, name, pretend_device.to_device(getattr(owner, name)))
+
+    def on_host(self) -> None:
+        for owner, name in self.places:
+            setattr(owner, name, pretend_device.to_host(getattr(owner, name)))
+
+    def host_for(self, function):
+        """`function` of vLLM's, with the state on the host while it runs."""
+
+        def run(*args, **kwargs):
+            self.on_host()
+            try:
+                return pretend_device.to_device(function(*args, **kwargs))
+            finally:
+                self.on_device()
+
+        return run
+
+
+def move_to_device(runner, patch) -> None:
+    """The state of a GPU runner, and a launch for every kernel and every call of vLLM's."""
+    state = DeviceState(runner)
+    vllm_runner = type(runner).__mro__[2]
+    for name in ("_prepare_inputs", "_build_attention_metadata"):
+        patch.setattr(vllm_runner, name, state.host_for(getattr(vllm_runner, name)))
+    drafter = runner.tree_drafter
+    if drafter.target_ids is not None:
+        drafter.target_ids = DeviceTensor(drafter.target_ids)
+    layers = runner.compilation_config.static_forward_context.values()
+    for layer in layers:
+        layer.impl.scratch = pretend_device.to_device(layer.impl.scratch)
+
+    of = Implementations.of
+    patch.setattr(Implementations, "of", lambda *a, **k: pretend_device.launched(of(*a, **k)))
+    patch.setattr(uploads, "_pinned", lambda tensor: tensor)
+    # Tensor subclasses cannot return views in inference mode.
+    patch.setattr(torch.inference_mode, "__enter__", lambda self: None)
+    patch.setattr(torch.inference_mode, "__exit__", lambda self, *error: None)
+    for name in ("_place_trees", "_write_tree_rows", "_attach_trees", "_sample"):
+        patch.setattr(runner, name, strictly(getattr(runner, name)))
+    patch.setattr(runner, "propose_draft_token_ids", strictly(runner.propose_draft_token_ids))
+    patch.setattr(runner, "_store_trees", freely(runner._store_trees))
+    patch.setattr(runner, "_to_list", lambda tensor: tensor.cpu().tolist())
+    patch.setattr(runner.sampler, "forward", freely(runner.sampler.forward))
+    patch.setattr(runner, "_model_forward", forward_on_host(runner._model_forward))
+    patch.setattr(runner.model, "compute_logits", forward_on_host(runner.model.compute_logits))
+    patch.setattr(drafter, "head", HeadOnHost(drafter.head))
+    patch.setattr(
+        drafter.model, "combine_hidden_states",
+        forward_on_host(drafter.model.combine_hidden_states),
+    )  # fmt: skip
+    (group,) = drafter.proposer.draft_attn_groups
+    builder = group.get_metadata_builder()
+    patch.setattr(builder, "build", forward_on_host(builder.build))
+    patch_attention(type(layers_impl(layers)), patch)
+
+
+def layers_impl(layers):
+    return next(iter(layers)).impl
+
+
+def patch_attention(impl: type, patch) -> None:
+    """Ours runs strictly on device tensors; vLLM's, and its cache write, on the host."""
+    ours, theirs = impl.forward, impl.__mro__[2].forward
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, **scales):
+        if attn_metadata.tree is not None:
+            pretend_device.require_on_device(attn_metadata.tree)
+        tensors = pretend_device.to_device((query, key, value, kv_cache))
+        with pretend_device.strict():
+            output = pretend_device.to_device(output)
+            return ours(self, layer, *tensors, attn_metadata, output, **scales)
+
+    patch.setattr(impl, "forward", forward)
+    patch.setattr(impl.__mro__[2], "forward", forward_on_host(theirs))
+    patch.setattr(impl, "do_kv_cache_update", forward_on_host(impl.do_kv_cache_update))
+
+
+def forward_on_host(function):
+    """Something of vLLM's, which computes on the host here and would run on the device there."""
+
+    def run(*args, **kwargs):
+        with pretend_device.strict(False):
+            out = function(*pretend_device.to_host(args), **pretend_device.to_host(kwargs))
+        return pretend_device.to_device(out)
+
+    return run
+
+
+class HeadOnHost:
+    """The head's pass as one launch; its attention layers check the metadata that reaches them."""
+
+    def __init__(self, head) -> None:
+        self.head, self.logits = head, forward_on_host(head.logits)
+
+    def __call__(self, tokens, positions, hidden, metadata, slots):
+        rows = (tokens, positions, hidden, slots)
+        pretend_device.require_on_device(rows)
+        with pretend_device.strict(False):
+            *rows, slots = pretend_device.to_host(rows)
+            return pretend_device.to_device(self.head(*rows, metadata, slots))
+
+
+@pytest.fixture
+def fresh_indices():
+    """Constants cached for the pretended device go with the test."""
+    yield
+    for made in (indices.index_range, indices.identity, indices.causal, indices.candidate_levels):
+        made.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_indices")
+def test_a_step_neither_waits_for_the_device_nor_mixes_tensors(
+    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
+):
+    small = {"max_model_len": 256, "max_num_batched_tokens": 48, "max_num_seqs": 4}
+    with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **small) as trees:
+        expected = trees.generate(PROMPTS, max_tokens=24)
+        with monkeypatch.context() as patch, torch.no_grad(), PretendDevice():
+            move_to_device(trees.runner, patch)
+            assert trees.generate(PROMPTS, max_tokens=24) == expected
+            sampled = trees.generate(PROMPTS, max_tokens=24, temperature=0.7, top_k=5)
+    assert all(len(tokens) == 24 for tokens in sampled)
+
+
+def test_the_pretended_device_notices_a_wait_and_a_stray_tensor():
+    with PretendDevice(), pretend_device.strict():
+        on_device = torch.arange(4, device=pretend_device.DEVICE)
+        assert torch.equal(pretend_device.to_host(on_device * 2), torch.tensor([0, 2, 4, 6]))
+        for wait in (
+            lambda: bool(on_device.any()),
+            lambda: on_device[on_device > 1],
+            on_device.cpu,
+            lambda: on_device.max().item(),
+            lambda: on_device.repeat_interleave(on_device),
+        ):
+            with pytest.raises(HostSyncError):
+                wait()
+        with pytest.raises(MixedDevicesError):
+            on_device + torch.ones(4)

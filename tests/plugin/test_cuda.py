@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM would start on a GPU: its own configuration of one that is only pretended."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from inspect import signature
+
+import pytest
+
+from vllm_eagle_pangu.compat import vllm_0_23, vllm_0_32
+
+# In a process of its own: modules keep the platform that they were imported under.
+PRETENDED = """
+import json, sys, types
+# The CUDA build's extensions; nothing of them is called without a GPU.
+sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("_C_stable_libtorch")
+import vllm.platforms
+from vllm.platforms.cuda import NonNvmlCudaPlatform
+from vllm.platforms.interface import DeviceCapability
+from vllm.engine.arg_utils import EngineArgs
+# Models choose their kernels when they are imported: the CPU's, which exist here.
+import vllm.model_executor.models.llama, vllm.model_executor.models.llama_eagle3
+import vllm_eagle_pangu.engine.gpu_worker
+
+capability = None
+
+class PretendedGPU(NonNvmlCudaPlatform):
+    get_device_capability = classmethod(lambda cls, device_id=0: DeviceCapability(*capability))
+    has_device_capability = classmethod(
+        lambda cls, needed, device_id=0:
+        capability >= (needed if isinstance(needed, tuple) else divmod(needed, 10))
+    )
+    get_device_name = classmethod(lambda cls, device_id=0: "pretended GPU")
+    get_device_uuid = classmethod(lambda cls, device_id=0: "0")
+    get_device_total_memory = classmethod(lambda cls, device_id=0: 80 << 30)
+    num_compute_units = classmethod(lambda cls, device_id=0: 132)
+
+vllm.platforms._current_platform = PretendedGPU()
+target, head, cases = json.loads(sys.argv[1])
+results = []
+for case in cases:
+    capability = tuple(case["capability"])
+    args = EngineArgs(
+        model=target, skip_tokenizer_init=True, **case["options"],
+        speculative_config={"method": "eagle_pangu", "model": head, "num_speculative_tokens": 8},
+    )
+    try:
+        config = args.create_engine_config()
+    except ValueError as error:
+        results.append(str(error))
+        continue
+    results.append([
+        config.parallel_config.worker_cls, config.attention_config.backend.name,
+        config.use_v2_model_runner, config.scheduler_config.async_scheduling,
+        args.async_scheduling,
+    ])
+print("RESULTS" + json.dumps(results))
+"""
+
+WORKER = "vllm_eagle_pangu.engine.gpu_worker.TreeGPUWorker"
+
+
+@pytest.fixture
+def configured(target, head):
+    """Results of `create_engine_config`, one per (capability, options)."""
+
+    def run(*cases):
+        cases = [{"capability": capability, "options": options} for capability, options in cases]
+        found = subprocess.run(
+            [sys.executable, "-c", PRETENDED, json.dumps([str(target), str(head), cases])],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert "RESULTS" in found.stdout, found.stderr[-2000:]
+        return json.loads(found.stdout.rpartition("RESULTS")[2])
+
+    return run
+
+
+def test_on_a_gpu_our_worker_the_v1_runner_and_a_backend_of_ours_are_chosen(configured):
+    hopper, blackwell, in_float32, asked_for, refused = configured(
+        ((9, 0), {}),
+        ((10, 0), {}),
+        ((9, 0), {"dtype": "float32"}),
+        ((9, 0), {"attention_backend": "TRITON_ATTN"}),
+        ((10, 0), {"attention_backend": "FLASHINFER"}),
+    )
+    assert hopper == [WORKER, "FLASH_ATTN", False, False, None]
+    for chosen in (blackwell, in_float32, asked_for):
+        assert chosen == [WORKER, "TRITON_ATTN", False, False, None]
+    assert refused.startswith("eagle_pangu: attention_backend='FLASHINFER': ")
+    assert "set it to FLASH_ATTN or TRITON_ATTN" in refused
+
+
+def class_at(path):
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+@pytest.mark.parametrize("platforms", [vllm_0_23.PLATFORMS, vllm_0_32.PLATFORMS])
+def test_every_part_for_cuda_can_be_imported(platforms):
+    from vllm.v1.attention.backend import AttentionCGSupport
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    parts = platforms["cuda"]
+    assert class_at(parts.worker).__name__ == "TreeGPUWorker"
+    for name, path in parts.attention.items():
+        ours, theirs = class_at(path), class_at(AttentionBackendEnum[name].value)
+        assert issubclass(ours, theirs) and ours.get_name() == name
+        builder, impl = ours.get_builder_cls(), ours.get_impl_cls()
+        assert issubclass(builder, theirs.get_builder_cls())
+        assert issubclass(impl, theirs.get_impl_cls())
+        assert builder.get_cudagraph_support(None, None) is AttentionCGSupport.NEVER
+
+
+def test_the_worker_lends_its_runner_while_the_device_is_initialised(monkeypatch):
+    import vllm.v1.worker.gpu_model_runner as runners
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner, TreeGPUWorker
+
+    built = []
+    vllms = runners.GPUModelRunner
+    monkeypatch.setattr(Worker, "init_device", lambda self: built.append(runners.GPUModelRunner))
+    TreeGPUWorker.init_device(object.__new__(TreeGPUWorker))
+    assert built == [TreeGPUModelRunner] and runners.GPUModelRunner is vllms
+
+
+def test_what_the_runner_overrides_exists_with_the_arguments_that_it_passes_on():
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+
+    hooks = {
+        "load_model": None,
+        "initialize_kv_cache": None,
+        "_build_attention_metadata": None,
+        "_update_states": ["scheduler_output"],
+        "_prepare_inputs": ["scheduler_output", "num_scheduled_tokens"],
+        "_sample": ["logits", "spec_decode_metadata"],
+        "_input_fits_in_drafter": ["common_attn_metadata"],
+        "propose_draft_token_ids": list(
+            signature(TreeRunnerMixin.propose_draft_token_ids).parameters
+        )[1:],
+    }
+    for name, expected in hooks.items():
+        assert name in vars(TreeRunnerMixin)
+        arguments = list(signature(getattr(GPUModelRunner, name)).parameters)[1:]
+        if expected is not None:
+            assert len(arguments) == len(expected), (name, arguments)

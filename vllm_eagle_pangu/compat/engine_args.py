@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The method in `EngineArgs` of vLLM 0.23 and 0.32: what the user said, checked, and the worker."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
+from typing import Any
+
+from pydantic import ValidationError
+
+from vllm_eagle_pangu.compat.method_choice import FLAT_KEYS, chosen_spec
+from vllm_eagle_pangu.compat.platform_parts import V2_RUNNER, PlatformParts
+from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal
+
+# What vLLM puts into SpeculativeConfig itself; a user cannot write these.
+_HOST_INTERNAL = {
+    "target_model_config",
+    "target_parallel_config",
+    "draft_model_config",
+    "draft_parallel_config",
+}
+
+
+def install(platforms: Mapping[str, PlatformParts]) -> None:
+    """Patch `EngineArgs` once per process; `platforms` by vLLM's device type."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    for name, wrapper in (
+        ("create_speculative_config", _create_speculative_config),
+        ("create_engine_config", _create_engine_config),
+    ):
+        original = getattr(EngineArgs, name)
+        if not getattr(original, "eagle_pangu", False):
+            patched = wraps(original)(wrapper(original, platforms))
+            patched.eagle_pangu = True  # type: ignore[attr-defined]
+            setattr(EngineArgs, name, patched)
+
+
+def host_keys() -> set[str]:
+    """The keys of vLLM's `SpeculativeConfig` that a user may write."""
+    from vllm.config import SpeculativeConfig
+
+    return {field.name for field in fields(SpeculativeConfig)} - _HOST_INTERNAL
+
+
+def _create_speculative_config(
+    original: Callable, platforms: Mapping[str, PlatformParts]
+) -> Callable:
+    del platforms
+
+    # Why: SpeculativeConfig forbids unknown keys and its `method` is a closed Literal.
+    # How: hand vLLM its own keys with method "eagle3"; hang ours on the object, which is pickled.
+    # Upstream: EngineArgs.create_speculative_config, vllm/engine/arg_utils.py.
+    # Remove when: vLLM lets a plugin register a speculative method with keys of its own.
+    def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        spec = chosen_spec(self)
+        if spec is None and hasattr(self, ATTRIBUTE):
+            raise _speculators_target(self.model)
+        if spec is None:
+            return original(self, *args, **kwargs)
+        tree, rest = TreeConfig.split(spec, host_keys())
+        # The original writes into the arguments; they stay the user's, who may use them again.
+        said = {name: getattr(self, name) for name in ("speculative_config", *FLAT_KEYS)}
+        for name in FLAT_KEYS:
+            setattr(self, name, None)
+        self.speculative_config = rest
+        try:
+            config = original(self, *args, **kwargs)
+        except (OSError, ValueError) as error:
+            raise _unusable_head(rest["model"], error) from error
+        finally:
+            for name, value in said.items():
+                setattr(self, name, value)
+        setattr(config, ATTRIBUTE, tree)
+        return config
+
+    return create_speculative_config
+
+
+def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformParts]) -> Callable:
+    # Why: the tree step lives in a worker of ours, and what cannot work must be refused here.
+    # How: check before and after vLLM builds the configuration, then name our worker in it.
+    # Upstream: EngineArgs.create_engine_config, vllm/engine/arg_utils.py.
+    # Remove when: vLLM lets a speculative method bring its worker.
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        spec = chosen_spec(self)
+        if spec is None:
+            return original(self, *args, **kwargs)
+        from vllm.platforms import current_platform
+
+        from vllm_eagle_pangu.engine import refusals
+
+        tree, rest = TreeConfig.split(spec, host_keys())
+        refusals.check_options(self, rest, platforms)
+        # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
+        setattr(self, ATTRIBUTE, tree)
+        try:
+            _choose_v1_runner()
+            with _in_step(self):
+                config = original(self, *args, **kwargs)
+        finally:
+            delattr(self, ATTRIBUTE)
+        parts = platforms[current_platform.device_type]
+        refusals.check_target_and_head(config, tree)
+        refusals.check_attention_backend(config, parts)
+        config.parallel_config.worker_cls = parts.worker
+        return config
+
+    return create_engine_config
+
+
+def _choose_v1_runner() -> None:
+    # Why: on CUDA vLLM 0.32 prefers its V2 runner, which knows no plugin's method.
+    # How: the variable that vLLM has for it, unless the user set it; processes inherit it.
+    # Upstream: VllmConfig.use_v2_model_runner, vllm/config/vllm.py.
+    # Remove when: the tree step runs in the V2 runner, or that is an engine argument.
+    os.environ.setdefault(V2_RUNNER, "0")
+
+
+@contextmanager
+def _in_step(engine_args: Any) -> Iterator[None]:
+    """Without a word from the user vLLM schedules ahead of EAGLE drafts, which trees cannot do."""
+    said = engine_args.async_scheduling
+    engine_args.async_scheduling = False
+    try:
+        yield
+    finally:
+        engine_args.async_scheduling = said
+
+
+def _unusable_head(model: str, error: Exception) -> ValueError:
+    reason = str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+    return refusal(
+        "model",
+        model,
+        f"vLLM cannot draft with it ({reason.splitlines()[0]})",
+        'set "model" in speculative_config to the folder or hub name of an EAGLE-3 head',
+    )
+
+
+def _speculators_target(model: str) -> ValueError:
+    return refusal(
+        "method",
+        METHOD,
+        "the model given is itself a draft checkpoint (speculators format), whose method wins",
+        f'give the target as the model and the draft checkpoint as "model" in speculative_config; '
+        f"here the target is {model!r}",
+    )

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree rows on top of a platform's own attention backend.
+
+Rows of requests that carry a tree are attended by `kernels.tree_attention`; every other row goes
+through vLLM's own op unchanged.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vllm_eagle_pangu.engine.tree_rows import LayerScratch, TreeRows
+from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
+
+if TYPE_CHECKING:
+    from vllm.v1.attention.backend import AttentionImpl, AttentionMetadataBuilder
+else:
+    # A platform's classes stand behind the mixins.
+    AttentionImpl = AttentionMetadataBuilder = object
+
+
+class TreeBuilderMixin(AttentionMetadataBuilder):
+    """Gives vLLM's metadata the field `tree`; None in a batch without trees."""
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """See `AttentionMetadataBuilder.build`; the runner attaches the tree afterwards."""
+        metadata = super().build(*args, **kwargs)
+        metadata.tree = None
+        return metadata
+
+
+class TreeAttentionMixin(AttentionImpl):
+    """Per layer: the platform's attention, tree attention, and the layer's scratch K/V."""
+
+    scale: float
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        refuse_unsupported_scores(self)
+        self.scratch: LayerScratch | None = None
+        self._pages: tuple[int, PagedKV] | None = None
+
+    def page_views(self, kv_cache: torch.Tensor) -> PagedKV:
+        """Key and value views `[blocks, Hk, block_size, K]` of one layer's cache tensor."""
+        raise NotImplementedError
+
+    def pages(self, kv_cache: torch.Tensor) -> PagedKV:
+        """`page_views`, made once per cache tensor."""
+        if self._pages is None or self._pages[0] != kv_cache.data_ptr():
+            self._pages = (kv_cache.data_ptr(), self.page_views(kv_cache))
+        return self._pages[1]
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,  # [N, H, K]; N may be padded behind the batch's rows
+        key: torch.Tensor,  # [N, Hk, K]
+        value: torch.Tensor,  # [N, Hk, K]
+        kv_cache: torch.Tensor,
+        attn_metadata: Any,
+        output: torch.Tensor,  # [N, H, K]
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Same contract as `AttentionImpl.forward`."""
+        rows: TreeRows | None = None if attn_metadata is None else attn_metadata.tree
+        if rows is None or not rows.covers_batch:
+            # Tree rows come out wrong here and are overwritten below: cheaper than splitting the
+            # batch, which only a step with a prefill in it would need.
+            super().forward(
+                layer,
+                query,
+                key,
+                value,
+                kv_cache,
+                attn_metadata,
+                output,
+                output_scale,
+                output_block_scale,
+            )
+        if rows is not None:
+            key, value = rows.store(self.scratch, key, value)
+            tree_attention(
+                query,
+                key,
+                value,
+                self.pages(kv_cache),
+                rows.block_table,
+                rows.prefix_len,
+                rows.query_start,
+                rows.query_count,
+                rows.key_start,
+                rows.key_count,
+                rows.visible,
+                self.scale,
+                output,
+                implementation=rows.implementation,
+            )
+        return output
+
+
+def refuse_unsupported_scores(impl: Any) -> None:
+    """Tree attention computes plain scaled dot products; anything else would be silently wrong."""
+    cache_dtype = str(impl.kv_cache_dtype)
+    unsupported = {
+        "attention sinks": impl.sinks is not None,
+        f"logits soft cap {impl.logits_soft_cap}": bool(impl.logits_soft_cap),
+        "ALiBi slopes": impl.alibi_slopes is not None,
+        f"sliding window {impl.sliding_window}": impl.sliding_window not in (-1, (-1, -1)),
+        f"kv_cache_dtype={cache_dtype}": cache_dtype.startswith(("fp8", "int", "nvfp")),
+        "KV shared between layers": impl.kv_sharing_target_layer_name is not None,
+    }
+    for what, present in unsupported.items():
+        if present:
+            raise ValueError(
+                f"eagle_pangu: the model uses {what}, which tree attention does not support; "
+                'use "method": "eagle3" for this model'
+            )
