@@ -4,15 +4,10 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from vllm_eagle_pangu import __version__
-
-
-def train(arguments: argparse.Namespace) -> int:
-    from vllm_eagle_pangu.training.command import run
-
-    return run(arguments)
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -29,6 +24,23 @@ def demo_paths(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def command_of(module: str) -> Callable[[argparse.Namespace], int]:
+    """A subcommand that lives in `vllm_eagle_pangu.<module>`, imported when it runs."""
+
+    def handler(arguments: argparse.Namespace) -> int:
+        return import_module(f"vllm_eagle_pangu.{module}").run(arguments)
+
+    return handler
+
+
+# Name, module with `add_arguments(parser)` and `run(arguments)`, what it does.
+COMMANDS = (
+    ("train", "training.command", "train a target or an EAGLE-3 head from a YAML"),
+    ("report", "tracing.report.command", "an HTML page of a traced run"),
+    ("replay", "tracing.command", "say which invariant broke in a failure dump"),
+)
+
+
 def parser(chosen: str) -> argparse.ArgumentParser:
     """Every subcommand; only the chosen one gets its own arguments, and with them its imports."""
     top = argparse.ArgumentParser(
@@ -37,12 +49,11 @@ def parser(chosen: str) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = top.add_subparsers(dest="command", required=True)
 
-    training = commands.add_parser("train", help="train a target or an EAGLE-3 head from a YAML")
-    training.set_defaults(handler=train)
-    if chosen == "train":
-        from vllm_eagle_pangu.training.command import add_arguments
-
-        add_arguments(training)
+    for name, module, purpose in COMMANDS:
+        command = commands.add_parser(name, help=purpose)
+        command.set_defaults(handler=command_of(module))
+        if chosen == name:
+            import_module(f"vllm_eagle_pangu.{module}").add_arguments(command)
 
     showing = commands.add_parser("demo", help="serve the demo pair, compare with plain decoding")
     showing.set_defaults(handler=demo)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllm_eagle_pangu.core.policy import TreePolicy
     from vllm_eagle_pangu.core.shape import TreeShape
+    from vllm_eagle_pangu.tracing.config import TraceConfig
 
 METHOD = "eagle_pangu"
 # Inside vLLM the method behaves as this one: auxiliary hidden states, lookahead slots, KV groups.
@@ -18,6 +19,9 @@ HOST_METHOD = "eagle3"
 ATTRIBUTE = "eagle_pangu"
 # vLLM's MAX_SPEC_LEN: its samplers and metrics are sized for at most this many drafts.
 MAX_NODES = 128
+
+# Of a run's trace lines.
+DEFAULT_MAX_BYTES = 256 * 2**20
 
 FORCE_EAGER_ATTENTION = "PANGU_FORCE_EAGER_ATTN"
 
@@ -42,6 +46,9 @@ class TreeConfig:
     tree_width: int = 4
     tree_policy: str = "dynamic"
     verify_mode: str = "performance"
+    trace_dir: str | None = None
+    trace_sample_rate: float = 1.0
+    trace_max_bytes: int = DEFAULT_MAX_BYTES
 
     def __post_init__(self) -> None:
         for key, example in _EXAMPLES.items():
@@ -51,6 +58,7 @@ class TreeConfig:
         if self.tree_policy == "chain":
             self._check_chain()
         self._check_budget()
+        self.trace()
 
     @classmethod
     def split(
@@ -93,6 +101,12 @@ class TreeConfig:
         from vllm_eagle_pangu.core.policy import FixedShapePolicy
 
         return FixedShapePolicy(self.shape())
+
+    def trace(self) -> "TraceConfig | None":
+        """Where and how much to trace; None without traces."""
+        from vllm_eagle_pangu.tracing.config import chosen_trace
+
+        return chosen_trace(self.trace_dir, self.trace_sample_rate, self.trace_max_bytes)
 
     def _check_chain(self) -> None:
         if self.tree_width != 1:

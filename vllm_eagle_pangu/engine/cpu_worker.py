@@ -7,9 +7,8 @@ import vllm.v1.worker.cpu_worker as vllm_cpu_worker
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from vllm_eagle_pangu.compat import install_attention_backend
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
-from vllm_eagle_pangu.engine.runner_choice import runner_class
+from vllm_eagle_pangu.engine.worker import TreeWorkerMixin
 
 
 class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
@@ -36,14 +35,8 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
             self.input_batch.generators.update(self._set_aside)
 
 
-class TreeCPUWorker(vllm_cpu_worker.CPUWorker):
+class TreeCPUWorker(TreeWorkerMixin, vllm_cpu_worker.CPUWorker):
     """Chosen through `parallel_config.worker_cls` when the method is eagle_pangu."""
 
-    def __init__(self, *args, **kwargs) -> None:
-        install_attention_backend()
-        super().__init__(*args, **kwargs)
-
-    def init_device(self) -> None:
-        """Initialise the device and build the tree runner in place of vLLM's."""
-        with runner_class(vllm_cpu_worker, "CPUModelRunner", TreeCPUModelRunner):
-            super().init_device()
+    runner = TreeCPUModelRunner
+    lent_to = (vllm_cpu_worker, "CPUModelRunner")

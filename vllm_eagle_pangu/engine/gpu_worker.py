@@ -7,9 +7,8 @@ Written against vLLM 0.23 and 0.32 and tested without a GPU; never run on one ye
 import vllm.v1.worker.gpu_model_runner as vllm_gpu_model_runner
 from vllm.v1.worker.gpu_worker import Worker
 
-from vllm_eagle_pangu.compat import install_attention_backend
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
-from vllm_eagle_pangu.engine.runner_choice import runner_class
+from vllm_eagle_pangu.engine.worker import TreeWorkerMixin
 
 
 class TreeGPUModelRunner(TreeRunnerMixin, vllm_gpu_model_runner.GPUModelRunner):
@@ -19,14 +18,8 @@ class TreeGPUModelRunner(TreeRunnerMixin, vllm_gpu_model_runner.GPUModelRunner):
     strided_pages = True
 
 
-class TreeGPUWorker(Worker):
+class TreeGPUWorker(TreeWorkerMixin, Worker):
     """Chosen through `parallel_config.worker_cls` when the method is eagle_pangu."""
 
-    def __init__(self, *args, **kwargs) -> None:
-        install_attention_backend()
-        super().__init__(*args, **kwargs)
-
-    def init_device(self) -> None:
-        """Initialise the device and build the tree runner in place of vLLM's."""
-        with runner_class(vllm_gpu_model_runner, "GPUModelRunner", TreeGPUModelRunner):
-            super().init_device()
+    runner = TreeGPUModelRunner
+    lent_to = (vllm_gpu_model_runner, "GPUModelRunner")

@@ -17,6 +17,7 @@ from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.engine.drafter import DraftedTrees, TreeDrafter
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.sampling import Draws, draw
+from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
 from vllm_eagle_pangu.kernels import (
@@ -60,6 +61,9 @@ class TreeRunnerMixin(GPUModelRunner):
         self.attention = "reference" if forced_eager_attention() else self.implementation
         self.trees: dict[str, StoredTree] = {}
         self.tree_step: TreeStep | None = None
+        trace = config.trace()
+        # Off, a trace costs nothing: what it adds is wrapped around this runner's methods.
+        self.tracer = None if trace is None else StepTracer(self, trace)
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         self._prepare_kernels()
@@ -118,6 +122,8 @@ class TreeRunnerMixin(GPUModelRunner):
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self.tree_step = self._place_trees(scheduler_output)
         if self.tree_step is not None:
+            if self.reference_mode:
+                self._check_trees(self.tree_step, scheduler_output.scheduled_spec_decode_tokens)
             self._write_tree_rows(self.tree_step)
         return prepared
 
@@ -132,14 +138,11 @@ class TreeRunnerMixin(GPUModelRunner):
         self.linear_slots = {gid: t.slot_mapping.gpu[:rows].clone() for gid, t in enumerate(tables)}
         if not placed:
             return None
-        if self.reference_mode:
-            for _, req_id in placed:
-                self._check_scheduled(req_id, drafts[req_id])
         logit_counts = [1] * num_reqs
         for index, req_id in placed:
             logit_counts[index] = len(drafts[req_id]) + 1
         requests = [index for index, _ in placed]
-        step = lay_out(
+        return lay_out(
             trees=[self.trees[req_id] for _, req_id in placed],
             requests=requests,
             counts=[logit_counts[index] for index in requests],
@@ -149,9 +152,6 @@ class TreeRunnerMixin(GPUModelRunner):
             linear_positions=self.positions[:rows].clone(),
             linear_slots=self.linear_slots,
         )
-        if self.reference_mode:
-            step.tree.check()
-        return step
 
     def _write_tree_rows(self, step: TreeStep) -> None:
         """Nodes stand at their depth behind the prefix, and their K/V stays out of the pages."""
@@ -160,10 +160,13 @@ class TreeRunnerMixin(GPUModelRunner):
         for table in self.input_batch.block_table.block_tables:
             table.slot_mapping.gpu.index_fill_(0, step.node_rows, -1)
 
-    def _check_scheduled(self, req_id: str, scheduled: list[int]) -> None:
-        tree = self.trees[req_id]
-        drafted = tree.batch.tokens[tree.row, 1 : len(scheduled) + 1].tolist()
-        assert drafted == scheduled, f"request {req_id}: drafted {drafted}, scheduled {scheduled}"
+    def _check_trees(self, step: TreeStep, scheduled: dict[str, list[int]]) -> None:
+        """The trees are trees, and of the tokens that the scheduler sent."""
+        step.tree.check()
+        for row, request in enumerate(step.host_requests):
+            tokens = scheduled[self.input_batch.req_ids[request]]
+            drafted = step.tree.tokens[row, 1 : len(tokens) + 1].tolist()
+            assert drafted == tokens, "tree: the scheduled tokens are the drafted ones"
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         attn_metadata, common = super()._build_attention_metadata(*args, **kwargs)
@@ -202,9 +205,12 @@ class TreeRunnerMixin(GPUModelRunner):
             return self.sampler(logits=logits, sampling_metadata=metadata)
         draws = draw(self.sampler, logits, metadata, step.logit_counts, step.links)
         logit_rows = step.logit_rows()
+        step.draws = draws.tokens[logit_rows]
         step.paths = tree_accept.tree_accept(
-            step.tree, draws.tokens[logit_rows], self._depth(), implementation=self.implementation
+            step.tree, step.draws, self._depth(), implementation=self.implementation
         )
+        if self.reference_mode:
+            step.paths.check(step.tree, step.draws)
         self._commit(step, step.paths)
         return self._emit(step, step.paths, draws, logit_rows)
 
@@ -213,14 +219,13 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _commit(self, step: TreeStep, paths: AcceptedPaths) -> None:
         """Write the accepted nodes' K/V from the scratch to their slots."""
-        slots_of_group = {
-            group: step.scheduled(
-                kv_commit.commit_slots(
-                    paths, step.slots_by_position(group), step.tree.rows, self.implementation
-                )
+        step.commit_slots = {
+            group: kv_commit.commit_slots(
+                paths, step.slots_by_position(group), step.tree.rows, self.implementation
             )
             for group in {group for group, _ in self.tree_layers}
         }
+        slots_of_group = {g: step.scheduled(slots) for g, slots in step.commit_slots.items()}
         for group, layers in self.commit_layers.items():
             kv_commit.commit_pages(layers, slots_of_group[group], self.implementation)
         if self.commit_layers:

@@ -2,7 +2,7 @@
 """The trees that one target forward verifies, and where their rows lie in vLLM's flat batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -56,7 +56,10 @@ class TreeStep:
     # [N] positions and, per KV cache group, slots as vLLM laid them out: one after the other
     linear_positions: torch.Tensor
     linear_slots: dict[int, torch.Tensor]
+    # [T, R] the target's draws, then what was accepted and, per group, the slots committed to
+    draws: torch.Tensor | None = None
     paths: AcceptedPaths | None = None
+    commit_slots: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def scheduled(self, values: torch.Tensor) -> torch.Tensor:
         """`[T, R]` values of tree rows to `[S]`, those of the scheduled rows."""

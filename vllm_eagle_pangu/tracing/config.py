@@ -3,13 +3,12 @@
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.config import DEFAULT_MAX_BYTES, refusal
 
 TRACE_DIR = "EAGLE_PANGU_TRACE_DIR"
 
-DEFAULT_MAX_BYTES = 256 * 2**20
 # Less would not hold the lines of one wide tree.
 LEAST_MAX_BYTES = 2**16
 
@@ -69,5 +68,7 @@ def chosen_trace(
 
     None where neither asks for traces.
     """
+    # A rate or a bound that is wrong is wrong also where nothing is traced.
+    said = TraceConfig("." if trace_dir is None else trace_dir, sample_rate, max_bytes)
     directory = os.environ.get(TRACE_DIR) or trace_dir
-    return None if directory is None else TraceConfig(directory, sample_rate, max_bytes)
+    return None if directory is None else replace(said, directory=directory)

@@ -5,17 +5,19 @@ from collections.abc import Iterator
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.paths import (
+    CHILDREN,
+    DRAWS,
+    PADDING,
+    STARTS_AT_ROOT,
+    TOKENS,
+    AcceptedPaths,
+)
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.tracing.dumped import DumpedPath, DumpedRequest, DumpedTree, Finding
 
 LENGTH = "path: its length is 0 to D"
-STARTS_AT_ROOT = "path: it starts at the root"
 NODES = "path: its rows are nodes of the tree"
-CHILDREN = "path: each row is a child of the one before"
-PADDING = "path: beyond its length rows are 0 and the output is -1"
-TOKENS = "path: an accepted node's token is the one emitted"
-DRAWS = "path: each output token is the target's draw at its row"
 WALK = "path: it is the walk of the target's draws"
 
 

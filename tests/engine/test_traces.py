@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A traced engine writes what it did, and dumps what it knew when a step fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vllm_eagle_pangu.engine import runner as engine_runner
+from vllm_eagle_pangu.tracing import path_invariants, reader, replay
+
+pytestmark = pytest.mark.engine
+
+PROMPTS = [list(b"the quick brown fox"), list(b"over the lazy dog"), list(range(40, 120))]
+SMALL = {"max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 4}
+
+
+@pytest.fixture
+def traced(engine, tiny_pangu, tiny_head, tree_config_of, tmp_path):
+    """An engine with traces; keywords add keys of ours."""
+
+    def start(**keys):
+        spec = tree_config_of(tiny_head, (3, 3, 9), trace_dir=str(tmp_path), **keys)
+        return engine(tiny_pangu, spec, **SMALL)
+
+    return start
+
+
+def test_a_trace_holds_every_step_and_request(traced, tmp_path):
+    with traced() as running:
+        outputs = running.generate(PROMPTS, max_tokens=20)
+    (run,) = reader.run_folders(tmp_path)
+    records = list(reader.read_run(run))
+    steps = [record for record in records if record["kind"] == "step"]
+    requests = [record for record in records if record["kind"] == "request"]
+    assert sorted(record["prompt_tokens"] for record in requests) == sorted(map(len, PROMPTS))
+    for record in requests:
+        own = [step for step in steps if step["request"] == record["request"]]
+        text = [token for step in own for token in step["emitted"]]
+        # The first token is sampled behind the prompt, without a tree.
+        expected = outputs[[len(p) for p in PROMPTS].index(record["prompt_tokens"])][1:]
+        assert text[: len(expected)] == expected
+        assert record["steps"] == len(own)
+        assert record["tau"] == pytest.approx(len(text) / len(own), abs=1e-4)
+        for step in own:
+            assert step["shape"] == {"width": 3, "depth": 3, "nodes": 9}
+            path = step["accepted_rows"]
+            assert [step["tokens"][row] for row in path[1:]] == step["emitted"][:-1]
+    times = steps[-1]["stage_us"]
+    stages = {name: value for name, value in times.items() if name not in ("step_us", "between_us")}
+    assert {"verify_us", "draft_us", "accept_us", "commit_us", "place_us"} <= stages.keys()
+    assert all(value > 0 for value in stages.values())
+    assert times["step_us"] == pytest.approx(sum(stages.values()), rel=0.01)
+    manifest = reader.read_manifest(run)
+    assert manifest["ended_at"] is not None and not manifest["truncated"]
+    assert manifest["configuration"]["method"]["tree_width"] == 3
+
+
+def test_a_rate_below_one_traces_the_requests_of_its_share(traced, tmp_path):
+    with traced(trace_sample_rate=0.4) as running:
+        running.generate(PROMPTS * 8, max_tokens=6)
+        tracer = running.runner.tracer
+        wanted = tracer.writer.wants
+    (run,) = reader.run_folders(tmp_path)
+    seen = {record["request"] for record in reader.read_run(run)}
+    assert 0 < len(seen) < 24 and all(map(wanted, seen))
+
+
+def test_without_traces_no_method_is_wrapped(engine, tiny_pangu, tiny_head, tree_config_of):
+    with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **SMALL) as running:
+        assert running.runner.tracer is None
+        wrapped = [name for name, value in vars(running.runner).items() if callable(value)]
+        assert not {"_sample", "execute_model", "_prepare_inputs"} & set(wrapped)
+
+
+def flip_a_mask_bit(tree):
+    """The last node no longer sees its parent."""
+    last = int(tree.valid[0].sum()) - 1
+    tree.visible[0, last, int(tree.parent[0, last])] ^= True
+
+
+def give_a_wrong_parent(tree):
+    """The last node of a deeper level hangs below the root."""
+    deep = int((tree.depth[0] >= 2).nonzero()[-1])
+    tree.parent[0, deep] = 0
+
+
+def corrupt_a_path_index(paths):
+    """The first accepted row becomes its neighbour."""
+    chosen = int((paths.length > 0).nonzero()[0])
+    row = paths.rows[chosen, 1]
+    paths.rows[chosen, 1] = row - 1 if row > 1 else row + 1
+
+
+def planted_in_trees(change):
+    def plant(monkeypatch):
+        lay_out = engine_runner.lay_out
+
+        def faulty(**arguments):
+            step = lay_out(**arguments)
+            if bool((step.tree.depth >= 2).any()):
+                change(step.tree)
+            return step
+
+        monkeypatch.setattr(engine_runner, "lay_out", faulty)
+
+    return plant
+
+
+def planted_in_paths(monkeypatch):
+    accept = engine_runner.tree_accept.tree_accept
+
+    def faulty(*arguments, **keywords):
+        paths = accept(*arguments, **keywords)
+        if bool((paths.length > 0).any()):
+            corrupt_a_path_index(paths)
+        return paths
+
+    monkeypatch.setattr(engine_runner.tree_accept, "tree_accept", faulty)
+
+
+@pytest.mark.parametrize(
+    ("plant", "invariant"),
+    [
+        (planted_in_trees(flip_a_mask_bit), "tree: a row sees itself and its ancestors"),
+        (planted_in_trees(give_a_wrong_parent), "tree: a node is one deeper than its parent"),
+        (planted_in_paths, None),
+    ],
+    ids=["a flipped mask bit", "a wrong parent", "a corrupted path index"],
+)
+def test_a_planted_fault_leaves_a_dump_whose_replay_names_the_invariant(
+    traced, tmp_path, monkeypatch, plant, invariant
+):
+    plant(monkeypatch)
+    with traced(verify_mode="reference") as running, pytest.raises(Exception, match=r"tree: |path: "):
+        running.generate(PROMPTS, max_tokens=20)
+    (dump,) = Path(tmp_path).glob("*/dumps/*.json")
+    found = {finding.invariant for finding in replay.replay(dump)}
+    if invariant is None:
+        paths = {path_invariants.CHILDREN, path_invariants.TOKENS, path_invariants.DRAWS}
+        assert paths & found and path_invariants.WALK in found
+    else:
+        assert invariant in found
+    record = json.loads(dump.read_text())
+    assert record["failure"]["invariant"] in found
+    assert record["requests"][0]["prompt_token_ids"] in PROMPTS
+
+
+def test_an_exception_of_the_engine_leaves_a_dump_of_a_sound_step(traced, tmp_path, monkeypatch):
+    def fails(*arguments, **keywords):
+        raise RuntimeError("out of luck")
+
+    with traced() as running:
+        running.generate(PROMPTS[:1], max_tokens=4)
+        monkeypatch.setattr(running.runner.tree_drafter, "_grow", fails)
+        with pytest.raises(Exception, match="out of luck"):
+            running.generate(PROMPTS, max_tokens=20)
+    (dump,) = Path(tmp_path).glob("*/dumps/*.json")
+    assert replay.replay(dump) == []
+    assert "out of luck" in json.loads(dump.read_text())["failure"]["message"]

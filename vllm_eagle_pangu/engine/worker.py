@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker of ours adds to vLLM's, on every platform."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm_eagle_pangu.compat import install_attention_backend
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.worker_base import WorkerBase
+else:
+    # A platform's worker stands behind the mixin.
+    WorkerBase = object
+
+
+class TreeWorkerMixin(WorkerBase):
+    """Mix in before a platform's worker.
+
+    `runner`: our model runner; `lent_to`: the module and the name under which vLLM's worker finds
+    its own.
+    """
+
+    runner: ClassVar[type]
+    lent_to: ClassVar[tuple[ModuleType, str]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        install_attention_backend()
+        super().__init__(*args, **kwargs)
+
+    def init_device(self) -> None:
+        """Initialise the device and build the tree runner in place of vLLM's."""
+        with _lent(*self.lent_to, self.runner):
+            super().init_device()
+
+    def shutdown(self) -> None:
+        """End the traces, then what vLLM ends."""
+        runner = getattr(self, "model_runner", None)
+        if runner is not None and runner.tracer is not None:
+            runner.tracer.close()
+        super().shutdown()
+
+
+@contextmanager
+def _lent(module: ModuleType, name: str, runner: type) -> Iterator[None]:
+    """`module.name` is `runner` inside. Building two runners instead would double the buffers."""
+    original = getattr(module, name)
+    setattr(module, name, runner)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
