@@ -132,7 +132,8 @@ def test_a_planted_fault_leaves_a_dump_whose_replay_names_the_invariant(
     traced, tmp_path, monkeypatch, plant, invariant
 ):
     plant(monkeypatch)
-    with traced(verify_mode="reference") as running, pytest.raises(Exception, match=r"tree: |path: "):
+    broken = pytest.raises(Exception, match=r"tree: |path: ")
+    with traced(verify_mode="reference") as running, broken:
         running.generate(PROMPTS, max_tokens=20)
     (dump,) = Path(tmp_path).glob("*/dumps/*.json")
     found = {finding.invariant for finding in replay.replay(dump)}
