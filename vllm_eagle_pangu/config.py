@@ -46,6 +46,7 @@ class TreeConfig:
     tree_width: int = 4
     tree_policy: str = "dynamic"
     verify_mode: str = "performance"
+    drafter_window: int | None = None
     trace_dir: str | None = None
     trace_sample_rate: float = 1.0
     trace_max_bytes: int = DEFAULT_MAX_BYTES
@@ -58,6 +59,8 @@ class TreeConfig:
         if self.tree_policy == "chain":
             self._check_chain()
         self._check_budget()
+        if self.drafter_window is not None:
+            _check_positive("drafter_window", self.drafter_window, 256)
         self.trace()
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class AttentionCase:
 
     `scratch`: 0 when the dense keys are the query rows themselves (the target's verify pass), else
     the dense rows set aside per request (the drafter's level passes).
+    `starts`: the first attended paged key of each request; None: no windows are given.
     `gap`: rows before, between and after the requests that belong to none of them.
     `transposed_keys`: pages as vLLM's CPU backend packs them; `heads_in_slots`: as its GPU backends
     do by default ([2, blocks, block_size, Hk, K]); neither: heads outside of slots.
@@ -30,6 +31,7 @@ class AttentionCase:
     head_size: int = 32
     block_size: int = 16
     scratch: int = 0
+    starts: tuple[int, ...] | None = None
     gap: int = 0
     transposed_keys: bool = True
     heads_in_slots: bool = False
@@ -77,6 +79,19 @@ CASES = (
     verify_case("bfloat16", (65, 17, 0), (9, 13, 5), dtype=torch.bfloat16, head_size=64),
     verify_case("float16", (65, 17, 0), (9, 13, 5), dtype=torch.float16, head_size=64),
     level_case("bfloat16_level", (300, 5), 4, 3, 5, dtype=torch.bfloat16, block_size=128),
+    verify_case("window_from_0", (50, 0), (9, 3), starts=(0, 0)),
+    verify_case("window_of_no_key", (50, 32, 0), (5, 5, 5), starts=(50, 32, 0)),
+    verify_case("window_from_inside_a_page", (50, 40), (9, 5), starts=(21, 7)),
+    verify_case("window_from_a_page_edge", (50, 48), (9, 5), starts=(32, 16)),
+    verify_case("window_of_one_key", (50, 33, 32), (5, 5, 5), starts=(49, 32, 31)),
+    verify_case("windows_ragged", (100, 0, 7, 163), (17, 1, 9, 13), starts=(64, 0, 6, 1), gap=3),
+    level_case("window_level", (129, 0, 70), 4, 3, 4, starts=(100, 0, 13), gap=2),
+    verify_case(
+        "window_row_major", (140, 90), (9, 4), starts=(75, 1), transposed_keys=False, head_size=20
+    ),
+    verify_case(
+        "window_bfloat16", (300, 65), (9, 13), starts=(150, 17), dtype=torch.bfloat16, head_size=64
+    ),
 )
 
 EXTREMES = (
@@ -90,6 +105,9 @@ EXTREMES = (
     verify_case("head_of_80", (140,), (17,), head_size=80, block_size=32),
     verify_case("head_of_36_row_major", (90,), (9,), head_size=36, transposed_keys=False),
     verify_case("long_context", (32_000,), (3,), block_size=128, heads=2, kv_heads=1),
+    verify_case("small_window_of_long_context", (32_000,), (3,), starts=(31_871,), block_size=128),
+    verify_case("long_windows", (3000, 2500), (5, 9), starts=(1031, 100), block_size=128),
+    verify_case("window_in_odd_blocks", (100, 41), (9, 9), starts=(38, 40), block_size=13),
     verify_case("sixteen_requests", tuple(range(0, 480, 30)), (1, 17) * 8, gap=1),
 )
 
@@ -101,7 +119,10 @@ def random_case(
     longest_prefix: int = 400,
     most_rows: int = 40,
 ) -> AttentionCase:
-    """A verify pass or a drafter level of 1 to 5 requests, in any of the page layouts."""
+    """A verify pass or a drafter level of 1 to 5 requests, in any of the page layouts.
+
+    Half of them have windows, from anywhere or to the last few keys.
+    """
     requests = draw.randint(1, 5)
     kv_heads = draw.choice((1, 2, 3))
     shape: dict[str, Any] = {
@@ -118,6 +139,11 @@ def random_case(
     lengths = (0, 1, 15, 64, 65, draw.randint(2, longest_prefix))
     prefixes = tuple(min(draw.choice(lengths), longest_prefix) for _ in range(requests))
     if draw.random() < 0.5:
+        shape["starts"] = tuple(
+            draw.choice((draw.randint(0, prefix), max(0, prefix - draw.randint(0, 20))))
+            for prefix in prefixes
+        )
+    if draw.random() < 0.5:
         rows = tuple(draw.randint(0, most_rows) for _ in range(requests))
         return verify_case("random", prefixes, rows, **shape)
     depth = draw.randint(1, 6)
@@ -129,7 +155,8 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
     """Keyword arguments of `tree_attention` but for `implementation`.
 
     Whatever must not be read is NaN: rows of no request, padding rows' K/V, unused pages, slots
-    past the prefix. `output` is NaN throughout.
+    before a window and past the prefix. Pages before a window are the unused one. `output` is NaN
+    throughout.
     """
     generator = torch.Generator().manual_seed(seed)
     trees, stride = len(case.prefixes), case.scratch
@@ -159,6 +186,7 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
 
     pages, block_table = _pages(case, generator)
     numbers = {
+        **({} if case.starts is None else {"prefix_start": case.starts}),
         "prefix_len": case.prefixes,
         "query_start": query_start,
         "query_count": case.queries,
@@ -176,6 +204,16 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
         "scale": case.head_size**-0.5,
         "output": torch.full_like(query, torch.nan, device=device),
     }
+
+
+def with_garbage_before_windows(inputs: dict[str, Any], case: AttentionCase) -> dict[str, Any]:
+    """`make_inputs(case)` with block-table entries that no page has where none is to be read."""
+    table = inputs["block_table"].clone()
+    for t, (start, prefix) in enumerate(zip(case.starts or (), case.prefixes, strict=True)):
+        kept = table[t, (used := pages_of(start, prefix, case.block_size))].clone()
+        table[t, ::2], table[t, 1::2] = -(2**31), 2**31 - 1
+        table[t, used] = kept
+    return inputs | {"block_table": table}
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:
@@ -221,8 +259,13 @@ def _level_mask(width: int, keys: int, generator: torch.Generator) -> torch.Tens
 def _pages(case: AttentionCase, generator: torch.Generator) -> tuple[PagedKV, torch.Tensor]:
     """Pages in shuffled order, one of them used by nobody."""
     size = case.block_size
-    used = [-(-prefix // size) for prefix in case.prefixes]
-    blocks = sum(used) + 1
+    starts = case.starts or (0,) * len(case.prefixes)
+    ends = [-(-prefix // size) for prefix in case.prefixes]
+    used = [
+        range(end)[pages_of(start, prefix, size)]
+        for start, prefix, end in zip(starts, case.prefixes, ends, strict=True)
+    ]
+    blocks = sum(map(len, used)) + 1
     shape = (blocks, case.kv_heads, size, case.head_size)
     key, value = (torch.full(shape, torch.nan, dtype=case.dtype) for _ in range(2))
     if case.transposed_keys:
@@ -230,16 +273,18 @@ def _pages(case: AttentionCase, generator: torch.Generator) -> tuple[PagedKV, to
     if case.heads_in_slots:
         key, value = torch.stack((key, value)).transpose(2, 3).contiguous().transpose(2, 3)
     # Entries past a request's pages point nowhere.
-    block_table = torch.full((len(used), max(used, default=0) + 1), -1, dtype=torch.int32)
+    block_table = torch.full((len(used), max(ends, default=0) + 1), -1, dtype=torch.int32)
     order = torch.randperm(blocks, generator=generator).tolist()
-    for t, count in enumerate(used):
-        for index in range(count):
+    for t, indices in enumerate(used):
+        block_table[t, : ends[t]] = order[0]
+        for index in indices:
             block = order.pop()
             block_table[t, index] = block
-            filled = min(size, case.prefixes[t] - index * size)
+            first = max(0, starts[t] - index * size)
+            end = min(size, case.prefixes[t] - index * size)
             for pages in (key, value):
-                drawn = torch.randn(pages[block, :, :filled].shape, generator=generator)
-                pages[block, :, :filled] = drawn.to(case.dtype)
+                drawn = torch.randn(pages[block, :, first:end].shape, generator=generator)
+                pages[block, :, first:end] = drawn.to(case.dtype)
     return PagedKV(key, value), block_table
 
 

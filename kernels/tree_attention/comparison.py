@@ -14,16 +14,17 @@ def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
     """
     x = {name: inputs[name].to(dtype) for name in ("query", "key", "value")}
     output = inputs["output"].to(dtype)
-    pages, visible = inputs["pages"], inputs["visible"]
+    pages, visible, starts = inputs["pages"], inputs["visible"], inputs.get("prefix_start")
     block_size, group = pages.key.shape[2], output.shape[1] // pages.key.shape[1]
     for t in range(len(inputs["prefix_len"])):
         prefix, q0, queries, k0, keys = (
             int(inputs[name][t])
             for name in ("prefix_len", "query_start", "query_count", "key_start", "key_count")
         )
+        start = 0 if starts is None else int(starts[t])
         sees = visible[t, :queries, :keys]
         unseen = ~sees.any(dim=0)[:, None, None]
-        slots = torch.arange(prefix, device=output.device)
+        slots = torch.arange(start, prefix, device=output.device)
         blocks = inputs["block_table"][t][slots // block_size].long()
         past_key, past_value = (
             past[blocks, :, slots % block_size].to(dtype) for past in (pages.key, pages.value)
@@ -31,7 +32,7 @@ def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
         k = torch.cat([past_key, x["key"][k0 : k0 + keys].masked_fill(unseen, 0)])
         v = torch.cat([past_value, x["value"][k0 : k0 + keys].masked_fill(unseen, 0)])
         k, v = (y.repeat_interleave(group, dim=1).transpose(0, 1) for y in (k, v))
-        mask = torch.cat([sees.new_ones(queries, prefix), sees], dim=1)
+        mask = torch.cat([sees.new_ones(queries, prefix - start), sees], dim=1)
         scores = x["query"][q0 : q0 + queries].transpose(0, 1) @ k.mT * inputs["scale"]
         weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0.0)
         output[q0 : q0 + queries] = (weights @ v).transpose(0, 1)

@@ -16,7 +16,7 @@ import torch
 from vllm_eagle_pangu.kernels.native import load_native
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
-_CALL = struct.Struct("@13P5q2q2q2q2q4q4qq3qd")
+_CALL = struct.Struct("@14P5q2q2q2q2q4q4qq3qd")
 
 
 def tree_attention(
@@ -33,16 +33,19 @@ def tree_attention(
     visible: torch.Tensor,
     scale: float,
     output: torch.Tensor,
+    prefix_start: torch.Tensor | None = None,
 ) -> None:
     """Writes the attention of every tree request's query rows into `output`.
 
     query, output: [N, H, K]; key, value: [X, Hk, K]; pages: [blocks, Hk, block_size, K] each, any
     strides (fastest where slots, or the K elements, of `pages.key` are adjacent); all of one dtype:
     float32, bfloat16 or float16, computed in float32. block_table: [T, P]; prefix_len, query_start,
-    query_count, key_start, key_count: [T]; all int32. visible: [T, Rq, Rk] bool, any strides.
+    query_count, key_start, key_count, prefix_start (None: zeros): [T]; all int32. visible:
+    [T, Rq, Rk] bool, any strides.
 
-    Slots beyond prefix_len and dense rows that no query row sees are never multiplied with
-    anything. Indices are trusted. Raises RuntimeError where the op cannot be compiled.
+    Pages without a slot in prefix_start .. prefix_len are not read; slots outside of it, and dense
+    rows that no query row sees, are never multiplied with anything. Indices are trusted. Raises
+    RuntimeError where the op cannot be compiled.
     """
     T = prefix_len.shape[0]
     _, H, K = query.shape
@@ -62,6 +65,9 @@ def tree_attention(
     for per_request in (prefix_len, query_start, query_count, key_start, key_count):
         assert per_request.dtype == torch.int32 and per_request.shape == (T,)
         assert per_request.is_contiguous()
+    if prefix_start is not None:
+        assert prefix_start.dtype == torch.int32 and prefix_start.shape == (T,)
+        assert prefix_start.is_contiguous()
     assert visible.dtype == torch.bool
     call = _CALL.pack(
         query.data_ptr(),
@@ -71,6 +77,7 @@ def tree_attention(
         page_value.data_ptr(),
         output.data_ptr(),
         block_table.data_ptr(),
+        0 if prefix_start is None else prefix_start.data_ptr(),
         prefix_len.data_ptr(),
         query_start.data_ptr(),
         query_count.data_ptr(),

@@ -16,3 +16,8 @@ class PagedKV:
 
     key: torch.Tensor
     value: torch.Tensor
+
+
+def pages_of(start: int, end: int, block_size: int) -> slice:
+    """Which entries of a block table have the pages of keys `start .. end`."""
+    return slice(start // block_size, -(-end // block_size) if start < end else 0)

@@ -3,7 +3,7 @@
 
 import torch
 
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
 
 
 def tree_attention(
@@ -20,9 +20,12 @@ def tree_attention(
     visible: torch.Tensor,
     scale: float,
     output: torch.Tensor,
+    prefix_start: torch.Tensor | None = None,
 ) -> None:
     """See `tree_attention`."""
+    starts = [0] * len(prefix_len) if prefix_start is None else prefix_start.tolist()
     requests = zip(
+        starts,
         prefix_len.tolist(),
         query_start.tolist(),
         query_count.tolist(),
@@ -30,26 +33,28 @@ def tree_attention(
         key_count.tolist(),
         strict=True,
     )
-    for t, (prefix, first_query, queries, first_key, keys) in enumerate(requests):
+    for t, (start, end, first_query, queries, first_key, keys) in enumerate(requests):
         dense = slice(first_key, first_key + keys)
         sees = visible[t, :queries, :keys]
         dense_value = value[dense].transpose(0, 1)
         # A row that nobody sees may hold anything, and 0 * NaN is NaN.
         dense_value = dense_value.masked_fill(~sees.any(dim=0)[:, None], 0)
-        k = torch.cat(
-            (_prefix(pages.key, block_table[t], prefix), key[dense].transpose(0, 1)), dim=1
+        past_key, past_value = (
+            _prefix(past, block_table[t], start, end) for past in (pages.key, pages.value)
         )
-        v = torch.cat((_prefix(pages.value, block_table[t], prefix), dense_value), dim=1)
-        sees = torch.cat((sees.new_ones(queries, prefix), sees), dim=1)
+        k = torch.cat((past_key, key[dense].transpose(0, 1)), dim=1)
+        v = torch.cat((past_value, dense_value), dim=1)
+        sees = torch.cat((sees.new_ones(queries, end - start), sees), dim=1)
         rows = slice(first_query, first_query + queries)
         output[rows] = _attend(query[rows], k, v, sees, scale).to(output.dtype)
 
 
-def _prefix(pages: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
-    """`[Hk, length, K]` of one request; `pages: [blocks, Hk, block_size, K]`."""
+def _prefix(pages: torch.Tensor, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """`[Hk, end - start, K]` of one request; `pages: [blocks, Hk, block_size, K]`."""
     block_size = pages.shape[2]
-    blocks = block_table[: -(-length // block_size)].long()
-    return pages[blocks].transpose(0, 1).flatten(1, 2)[:, :length]
+    blocks = block_table[pages_of(start, end, block_size)].long()
+    slots = pages[blocks].transpose(0, 1).flatten(1, 2)
+    return slots[:, start % block_size :][:, : end - start]
 
 
 def _attend(

@@ -46,12 +46,14 @@ def tree_attention(
     output: torch.Tensor,
     visible_bits: torch.Tensor | None = None,
     splits: int | None = None,
+    prefix_start: torch.Tensor | None = None,
 ) -> None:
     """Writes the attention of every tree request's query rows into `output`.
 
     Shapes as in the package's `tree_attention`; float32, bfloat16 or float16, accumulated in
     float32; any strides but that a head's elements are adjacent outside of pages. Indices are
-    trusted; slots past a prefix and values of dense rows that nobody sees are never multiplied.
+    trusted; slots outside of `prefix_start .. prefix_len` are not read, and values of dense rows
+    that nobody sees are never multiplied.
 
     `visible_bits: [T, Rq, ceil(Rk / 32)] int32`: the mask packed, bit j % 32 of word j // 32 for
     dense key j; `visible` is then not read and may be None.
@@ -62,6 +64,7 @@ def tree_attention(
     for launch in launches(
         query, key, value, pages, block_table, prefix_len, query_start, query_count, key_start,
         key_count, visible if visible_bits is None else visible_bits, scale, output, splits,
+        prefix_start,
     ):  # fmt: skip
         launch.kernel[launch.grid](**launch.arguments, **launch.options)
 
@@ -91,9 +94,10 @@ def launches(
     scale: float,
     output: torch.Tensor,
     splits: int | None = None,
+    prefix_start: torch.Tensor | None = None,
 ) -> Iterator[Launch]:
     """What `tree_attention` launches, in order; `visible` as bool or as packed int32 words."""
-    _check(query, key, value, pages, block_table, visible, output)
+    _check(query, key, value, pages, block_table, visible, output, prefix_start)
     _, Hk, block_size, K = pages.key.shape
     T, most_rows = visible.shape[0], visible.shape[1] * (query.shape[1] // Hk)
     if T == 0 or most_rows == 0:
@@ -108,6 +112,7 @@ def launches(
         "page_key": pages.key,
         "page_value": pages.value,
         "block_table": block_table,
+        "prefix_start": prefix_start,
         "prefix_len": prefix_len,
         "query_start": query_start,
         "query_count": query_count,
@@ -120,6 +125,7 @@ def launches(
         **_strides("page_key", pages.key, "block", "head", "slot", "dim"),
         **_strides("page_value", pages.value, "block", "head", "slot", "dim"),
         "table_stride": block_table.stride(0),
+        "WINDOW": prefix_start is not None,
         "HEADS": Hk,
         "GROUP": query.shape[1] // Hk,
         "K": K,
@@ -167,6 +173,7 @@ def _check(
     block_table: torch.Tensor,
     visible: torch.Tensor,
     output: torch.Tensor,
+    prefix_start: torch.Tensor | None,
 ) -> None:
     """What costs no wait for the device; the face checks the rest where asked."""
     _, Hk, _, K = pages.key.shape
@@ -181,6 +188,7 @@ def _check(
     assert block_table.dtype == torch.int32
     assert block_table.stride(1) == 1 or block_table.shape[1] <= 1, block_table.stride()
     assert visible.dtype in (torch.bool, torch.int32), visible.dtype
+    assert prefix_start is None or prefix_start.dtype == torch.int32, prefix_start
 
 
 def compile_cases() -> Iterator[CompileCase]:
@@ -196,6 +204,8 @@ def compile_cases() -> Iterator[CompileCase]:
     yield from _cases("level8_bf16_256", 8, 256, torch.bfloat16)
     yield from _cases("chain1_bf16_128", 1, 128, torch.bfloat16)
     yield from _cases("verify65_bits_bf16_128", 65, 128, torch.bfloat16, bits=True)
+    yield from _cases("verify65_window_bf16_128", 65, 128, torch.bfloat16, window=True)
+    yield from _cases("level8_window_bf16_256", 8, 256, torch.bfloat16, window=True)
     yield from _cases("verify65_odd_page_bf16_128", 65, 128, torch.bfloat16, block_size=13)
 
 
@@ -207,6 +217,7 @@ def _cases(
     group: int = 4,
     block_size: int = 16,
     bits: bool = False,
+    window: bool = False,
 ) -> Iterator[CompileCase]:
     """Fused and split, on tensors without storage."""
     T, Hk, P = 3, 8, 4096
@@ -230,6 +241,7 @@ def _cases(
             head_size**-0.5,
             empty(T * rows, Hk * group, head_size),
             splits,
+            count if window else None,
         ):
             part = "prefix" if "output" not in launch.arguments else "tree"
             yield _compile_case(f"{name}_{'split' if splits > 1 else 'fused'}_{part}", launch)

@@ -118,9 +118,9 @@ def attend_prefix(
 
 
 @triton.jit
-def split_length(prefix, splits, BLOCK_N: tl.constexpr):
-    """Keys per split: whole tiles, so short prefixes leave the last splits empty."""
-    return tl.cdiv(tl.cdiv(prefix, splits), BLOCK_N) * BLOCK_N
+def split_length(keys, splits, BLOCK_N: tl.constexpr):
+    """Keys per split: whole tiles, so few attended keys leave the last splits empty."""
+    return tl.cdiv(tl.cdiv(keys, splits), BLOCK_N) * BLOCK_N
 
 
 @triton.jit(do_not_specialize=["splits", "most_rows"])
@@ -129,6 +129,7 @@ def prefix_split_kernel(
     page_key,
     page_value,
     block_table,
+    prefix_start,  # None unless WINDOW
     prefix_len,
     query_start,
     query_count,
@@ -148,6 +149,7 @@ def prefix_split_kernel(
     page_value_slot_stride,
     page_value_dim_stride,
     table_stride,
+    WINDOW: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     K: tl.constexpr,
@@ -157,15 +159,16 @@ def prefix_split_kernel(
     BLOCK_K: tl.constexpr,
     INTERPRET_BF16: tl.constexpr,
 ):
-    """One split of one request's prefix; writes nothing where the split is empty."""
+    """One split of a request's attended prefix; writes nothing where the split is empty."""
     kv_head = (tl.program_id(1) // splits).to(tl.int64)
     split = tl.program_id(1) % splits
     request = tl.program_id(2).to(tl.int64)
     index = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = tl.load(query_count + request) * GROUP
     prefix = tl.load(prefix_len + request)
-    length = split_length(prefix, splits, BLOCK_N)
-    first = split * length
+    start = tl.load(prefix_start + request) if WINDOW else 0
+    length = split_length(prefix - start, splits, BLOCK_N)
+    first = start + split * length
     if (tl.program_id(0) * BLOCK_M < rows) & (first < prefix):
         live = index < rows
         first_row = tl.load(query_start + request).to(tl.int64)

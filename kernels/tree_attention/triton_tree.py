@@ -90,6 +90,7 @@ def tree_attention_kernel(
     page_key,
     page_value,
     block_table,
+    prefix_start,  # None unless WINDOW
     prefix_len,
     query_start,
     query_count,
@@ -122,6 +123,7 @@ def tree_attention_kernel(
     visible_request_stride,
     visible_row_stride,
     visible_column_stride,
+    WINDOW: tl.constexpr,
     SPLIT: tl.constexpr,
     BITS: tl.constexpr,
     HEADS: tl.constexpr,
@@ -143,6 +145,7 @@ def tree_attention_kernel(
     if tl.program_id(0) * BLOCK_M < rows:
         live = index < rows
         prefix = tl.load(prefix_len + request)
+        start = tl.load(prefix_start + request) if WINDOW else 0
         first_row = tl.load(query_start + request).to(tl.int64)
         first_key = tl.load(key_start + request).to(tl.int64)
         q = load_query(
@@ -151,7 +154,8 @@ def tree_attention_kernel(
         )  # fmt: skip
         if SPLIT:
             at = (request * HEADS + kv_head) * splits * most_rows
-            count = tl.cdiv(prefix, tl.maximum(split_length(prefix, splits, BLOCK_N), 1))
+            keys = prefix - start
+            count = tl.cdiv(keys, tl.maximum(split_length(keys, splits, BLOCK_N), 1))
             peak, total, accumulator = merge_splits(
                 partial + at * K, partial_lse + at, count, index, live, most_rows,
                 K, BLOCK_M, BLOCK_K,
@@ -162,7 +166,7 @@ def tree_attention_kernel(
                 page_key + kv_head * page_key_head_stride,
                 page_value + kv_head * page_value_head_stride,
                 block_table + request * table_stride,
-                0, prefix, scale,
+                start, prefix, scale,
                 page_key_block_stride, page_key_slot_stride, page_key_dim_stride,
                 page_value_block_stride, page_value_slot_stride, page_value_dim_stride,
                 K, PAGE, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET_BF16,

@@ -78,6 +78,19 @@ def test_a_valid_row_sees_its_path_and_padding_sees_the_root_alone(tree):
 
 
 @given(trees())
+def test_positions_go_on_behind_the_prefix_and_the_additive_mask_hides_what_is_not_seen(tree):
+    positions = tree.positions(torch.tensor([10, 0]))
+    scores = tree.additive_mask(torch.float16)
+    assert scores.dtype == torch.float16
+    for b in range(2):
+        for k in range(tree.rows):
+            depth = len(walk_up(tree, b, k)) - 1 if bool(tree.valid[b, k]) else 0
+            assert positions[b, k] == [10, 0][b] + depth
+            for j in range(tree.rows):
+                assert scores[b, k, j] == (0 if bool(tree.visible[b, k, j]) else -torch.inf)
+
+
+@given(trees())
 def test_child_links_enumerate_the_valid_children_in_order(tree):
     for b, k in rows_of(tree):
         children = []

@@ -147,6 +147,15 @@ def test_a_planted_fault_leaves_a_dump_whose_replay_names_the_invariant(
     assert record["requests"][0]["prompt_token_ids"] in PROMPTS
 
 
+def test_performance_mode_checks_a_sample_of_the_steps(traced, monkeypatch):
+    planted_in_trees(flip_a_mask_bit)(monkeypatch)
+    monkeypatch.setattr(engine_runner, "CHECK_EVERY", 3)
+    broken = pytest.raises(Exception, match="tree: a row sees itself and its ancestors")
+    with traced() as running, broken:
+        running.generate(PROMPTS, max_tokens=20)
+    assert running.runner.steps == 3
+
+
 def test_an_exception_of_the_engine_leaves_a_dump_of_a_sound_step(traced, tmp_path, monkeypatch):
     def fails(*arguments, **keywords):
         raise RuntimeError("out of luck")

@@ -19,6 +19,7 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
     make_inputs,
     random_case,
     verify_case,
+    with_garbage_before_windows,
 )
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import tree_attention
@@ -60,6 +61,8 @@ def test_any_number_of_threads_splits_long_prefixes_and_merges_them(
     threads(count)
     check(make_inputs(verify_case("one_kv_head", (5000,), (17,), heads=3, kv_heads=1)))
     check(make_inputs(verify_case("unequal", (3000, 0, 700), (9, 9, 33), heads=3, kv_heads=1)))
+    case = verify_case("windows", (5000, 0, 3000), (9, 9, 3), starts=(2501, 0, 1), kv_heads=1)
+    check(make_inputs(case))
 
 
 def test_strides_of_every_kind_are_followed() -> None:
@@ -83,6 +86,24 @@ def test_strides_of_every_kind_are_followed() -> None:
     inputs["pages"] = PagedKV(spread(pages.key, (0, 2, 3)), spread(pages.value, (1, 3)))
     tree_attention(**inputs)
     torch.testing.assert_close(inputs["output"], expected["output"], rtol=0, atol=0, equal_nan=True)
+
+
+def test_windows_from_0_are_no_windows() -> None:
+    inputs, expected = make_inputs(CASES[4]), make_inputs(CASES[4])
+    tree_attention(**expected)
+    tree_attention(**inputs, prefix_start=torch.zeros_like(inputs["prefix_len"]))
+    torch.testing.assert_close(inputs["output"], expected["output"], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_block_table_before_a_window_is_not_read(dtype: torch.dtype) -> None:
+    case = verify_case(
+        "window", (5000, 90, 40, 64), (5, 3, 5, 5), starts=(4000, 33, 40, 63), dtype=dtype
+    )
+    inputs, expected = with_garbage_before_windows(make_inputs(case), case), make_inputs(case)
+    tree_attention(**inputs)
+    tree_attention(**expected)
+    assert torch.equal(inputs["output"], expected["output"])
 
 
 def test_inputs_stay_as_they_were() -> None:

@@ -11,6 +11,7 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
     make_inputs,
     tolerance,
     verify_case,
+    with_garbage_before_windows,
 )
 
 
@@ -19,7 +20,9 @@ def attend_by_hand(inputs) -> torch.Tensor:
     pages, output = inputs["pages"], inputs["output"].double()
     block_size, group = pages.key.shape[2], inputs["query"].shape[1] // inputs["key"].shape[1]
     for t, prefix in enumerate(inputs["prefix_len"].tolist()):
-        slots = torch.arange(prefix)
+        slots = torch.arange(
+            int(inputs["prefix_start"][t]) if "prefix_start" in inputs else 0, prefix
+        )
         blocks = inputs["block_table"][t, slots // block_size].long()
         for i in range(int(inputs["query_count"][t])):
             row = int(inputs["query_start"][t]) + i
@@ -54,17 +57,23 @@ def test_cases_equal_attention_by_hand(case):
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.integers(0, 20), st.integers(1, 6), st.floats(0, 1)), min_size=1, max_size=3
+    ),
     st.sampled_from([(1, 1), (2, 1), (4, 2), (3, 3)]),
     st.sampled_from([1, 4, 16]),
     st.booleans(),
+    st.booleans(),
     st.integers(0, 10**6),
 )
-def test_random_batches_equal_attention_by_hand(requests, heads, block_size, transposed, seed):
+def test_random_batches_equal_attention_by_hand(
+    requests, heads, block_size, transposed, windows, seed
+):
     case = verify_case(
         "random",
-        tuple(prefix for prefix, _ in requests),
-        tuple(rows for _, rows in requests),
+        tuple(prefix for prefix, *_ in requests),
+        tuple(rows for _, rows, _ in requests),
+        starts=tuple(round(share * prefix) for prefix, _, share in requests) if windows else None,
         heads=heads[0],
         kv_heads=heads[1],
         head_size=8,
@@ -100,6 +109,23 @@ def test_rows_that_nobody_sees_change_nothing(case):
     assert torch.equal(inputs["output"], expected)
 
 
+def test_windows_from_0_are_no_windows():
+    inputs = make_inputs(CASES[4])
+    tree_attention(**inputs, implementation="reference")
+    expected = inputs["output"].clone()
+    zeros = torch.zeros_like(inputs["prefix_len"])
+    tree_attention(**inputs, prefix_start=zeros, implementation="reference", check=True)
+    torch.testing.assert_close(inputs["output"], expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_block_table_before_a_window_may_hold_anything():
+    case = verify_case("window", (50, 40), (5, 3), starts=(33, 40))
+    inputs = with_garbage_before_windows(make_inputs(case), case)
+    expected = attend_by_hand(inputs)
+    tree_attention(**inputs, implementation="reference", check=True)
+    torch.testing.assert_close(inputs["output"].double(), expected, **tolerance(case.dtype))
+
+
 def test_unknown_implementation_is_refused_by_name():
     with pytest.raises(ValueError, match="'fast' is unknown; use one of 'reference', 'cpp'"):
         tree_attention(**make_inputs(CASES[0]), implementation="fast")
@@ -115,12 +141,17 @@ def test_unknown_implementation_is_refused_by_name():
         ("query_count", lambda t: t + 1),
         ("key_start", lambda t: t + 1),
         ("key_start", lambda t: t - 10**6),
+        ("prefix_start", lambda t: t.long()),
+        ("prefix_start", lambda t: t[:1]),
+        ("prefix_start", lambda t: t - 4),
+        ("prefix_start", lambda t: t + 3),
         ("output", lambda t: t.double()),
         ("key", lambda t: t[:, :1]),
     ],
 )
 def test_check_refuses_what_an_implementation_would_read_out_of_range(name, change):
-    inputs = make_inputs(verify_case("checked", (20, 5), (5, 5)))
+    inputs = make_inputs(verify_case("checked", (20, 5), (5, 5), starts=(18, 3)))
+    tree_attention(**inputs, implementation="reference", check=True)
     inputs[name] = change(inputs[name])
     with pytest.raises(AssertionError):
         tree_attention(**inputs, implementation="reference", check=True)

@@ -22,6 +22,7 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
     make_inputs,
     random_case,
     verify_case,
+    with_garbage_before_windows,
 )
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
@@ -117,6 +118,24 @@ def test_strides_of_every_kind_are_followed(splits: int) -> None:
 
 
 @pytest.mark.parametrize("splits", (1, 3))
+def test_windows_from_0_are_no_windows(splits: int) -> None:
+    inputs, expected = make_inputs(CASES[4]), make_inputs(CASES[4])
+    tree_attention(**expected, splits=splits)
+    zeros = torch.zeros_like(inputs["prefix_len"])
+    tree_attention(**inputs, splits=splits, prefix_start=zeros)
+    torch.testing.assert_close(inputs["output"], expected["output"], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+def test_block_table_before_a_window_is_not_read(splits: int) -> None:
+    case = verify_case("window", (500, 90, 40, 64), (5, 3, 5, 5), starts=(300, 33, 40, 63))
+    inputs, expected = with_garbage_before_windows(make_inputs(case), case), make_inputs(case)
+    tree_attention(**inputs, splits=splits)
+    tree_attention(**expected, splits=splits)
+    assert torch.equal(inputs["output"], expected["output"])
+
+
+@pytest.mark.parametrize("splits", (1, 3))
 def test_inputs_stay_as_they_were(splits: int) -> None:
     inputs = make_inputs(CASES[4])
     tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
@@ -177,7 +196,7 @@ def test_more_splits_than_tiles_of_keys_leave_the_last_ones_empty() -> None:
 
 
 def test_the_face_runs_it_when_asked() -> None:
-    inputs = make_inputs(level_case("level", (40, 9), width=4, level=2, depth=4))
+    inputs = make_inputs(level_case("level", (40, 9), width=4, level=2, depth=4, starts=(17, 9)))
     face.prepare("triton", torch.float32)
     run = functools.partial(face.tree_attention, implementation="triton", check=True)
     assert_as_exact_as_torch(run, inputs)

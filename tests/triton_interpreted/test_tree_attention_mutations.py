@@ -25,6 +25,7 @@ CASES = (
     verify_case("verify", (130, 70), (9, 9), heads=4, kv_heads=2, gap=1),
     level_case("level", (130, 0), width=4, level=3, depth=3, head_size=20),
     verify_case("half", (64,), (40,), heads=2, kv_heads=1, dtype=torch.float16),
+    verify_case("window", (130, 70), (9, 9), starts=(43, 64)),
 )
 
 MUTATIONS = (
@@ -49,6 +50,19 @@ MUTATIONS = (
     ("total = total * shrink + tl.sum", "total = total + tl.sum", "sum not rescaled"),
     ("accumulator * shrink[:, None], I", "accumulator, I", "accumulator not rescaled"),
     ("& in_head[:, None]", "& (dim < K - 1)[:, None]", "last element of a head left out"),
+    ("start, prefix, scale,", "0, prefix, scale,", "window ignored, fused"),
+    ("first = start + split * length", "first = split * length", "window ignored, split"),
+    ("request) if WINDOW else 0\n    length", "request) - 1 if WINDOW else 0\n    length",
+     "window from one key before, split"),
+    ("request) if WINDOW else 0\n     ", "request) + 1 if WINDOW else 0\n     ",
+     "window from one key later, fused"),
+    ("request) if WINDOW", "request) // PAGE * PAGE if WINDOW", "window from the start of a page"),
+    ("prefix_start + request", "prefix_start + 0 * request", "window of request 0"),
+    ("split_length(prefix - start, ", "split_length(prefix, ", "splits of the whole prefix"),
+    ("keys = prefix - start", "keys = prefix", "splits merged that nobody wrote"),
+    ("tl.load(key_count + request), ", "tl.maximum(tl.load(key_count + request) - start, 0), ",
+     "window on dense keys"),
+    ('"WINDOW": prefix_start is not None', '"WINDOW": False', "window not handed on"),
 )  # fmt: skip
 
 

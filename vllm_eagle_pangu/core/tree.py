@@ -113,6 +113,15 @@ class TreeBatch:
         """`[B, R] int64`: next row with the same parent, 0 for none."""
         return child_links(self.parent, self.valid)[1]
 
+    def positions(self, prefix_len: torch.Tensor) -> torch.Tensor:
+        """`[B, R] int64`: rotary positions behind `prefix_len: [B]` committed tokens."""
+        return prefix_len[:, None] + self.depth
+
+    def additive_mask(self, dtype: torch.dtype) -> torch.Tensor:
+        """`[B, R, R]`: 0 where a row sees another, -inf where not, as fused ops add it to scores."""
+        mask = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
+        return mask.masked_fill_(~self.visible, -torch.inf)
+
     def select(self, rows: torch.Tensor | slice) -> "TreeBatch":
         """The trees of requests `rows`: `[B'] int64`, in that order, or a slice of them."""
         return TreeBatch(

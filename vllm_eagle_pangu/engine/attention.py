@@ -94,6 +94,7 @@ class TreeAttentionMixin(AttentionImpl):
                 rows.visible,
                 self.scale,
                 output,
+                prefix_start=rows.prefix_start,
                 implementation=rows.implementation,
             )
         return output

@@ -55,6 +55,7 @@ class TreeDrafter:
         self.max_len = min(runner.max_model_len, runner.effective_drafter_max_model_len)
         self.depth = runner.tree_config.shape().depth
         self.width = runner.tree_config.shape().width
+        self.window = runner.tree_config.drafter_window
         layer_names = sorted(proposer._draft_attn_layer_names)
         self.head = head_pass(self.model, self.vllm_config, layer_names)
         mapping = getattr(self.model, "draft_id_to_target_id", None)
@@ -227,7 +228,14 @@ class TreeDrafter:
             visible=causal(self.depth + 1, start.device).expand(start.shape[0], -1, -1),
             implementation=self.attention,
             covers_batch=step.covers_batch,
+            prefix_start=self._prefix_start(step.prefix_len),
         )
+
+    def _prefix_start(self, prefix_len: torch.Tensor) -> torch.Tensor | None:
+        """The first key that the head attends, `[T] int32`: the last `drafter_window` of them."""
+        if self.window is None:
+            return None
+        return (prefix_len - self.window).clamp(min=0).int()
 
     def _grow(
         self,
@@ -240,7 +248,7 @@ class TreeDrafter:
         shape = self.runner.tree_policy.shape(requests.shape[0])
         batch, width = requests.shape[0], shape.width
         block_table = self.runner._block_table(self.proposer.kv_cache_gid, requests)
-        prefix = prefix_len.int()
+        prefix, prefix_start = prefix_len.int(), self._prefix_start(prefix_len)
         request = index_range(batch, requests.device).int()
         first_query, first_key = request * width, request * (self.width * self.depth)
         grower = TreeGrower(shape, self.implementation)
@@ -258,6 +266,7 @@ class TreeDrafter:
                 visible=frontier.visible,
                 implementation=self.attention,
                 covers_batch=True,
+                prefix_start=prefix_start,
                 level=level,
                 width=width,
                 depth=self.depth,

@@ -30,6 +30,8 @@ from vllm_eagle_pangu.kernels import (
     tree_expand,
 )
 
+# In performance mode the trees of one step in so many are checked, which waits for the device.
+CHECK_EVERY = 1024
 KERNELS = (draft_batch, kv_commit, top_children, tree_accept, tree_build, tree_expand)
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.implementation = "reference" if self.reference_mode else self.device_implementation
         self.attention = "reference" if forced_eager_attention() else self.implementation
         self.trees: dict[str, StoredTree] = {}
+        self.steps = 0
         self.tree_step: TreeStep | None = None
         trace = config.trace()
         # Off, a trace costs nothing: what it adds is wrapped around this runner's methods.
@@ -122,7 +125,8 @@ class TreeRunnerMixin(GPUModelRunner):
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self.tree_step = self._place_trees(scheduler_output)
         if self.tree_step is not None:
-            if self.reference_mode:
+            self.steps += 1
+            if self.reference_mode or self.steps % CHECK_EVERY == 0:
                 self._check_trees(self.tree_step, scheduler_output.scheduled_spec_decode_tokens)
             self._write_tree_rows(self.tree_step)
         return prepared
@@ -155,8 +159,8 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _write_tree_rows(self, step: TreeStep) -> None:
         """Nodes stand at their depth behind the prefix, and their K/V stays out of the pages."""
-        positions = step.scheduled(step.prefix_len[:, None] + step.tree.depth)
-        self.positions.index_copy_(0, step.batch_rows, positions)
+        positions = step.tree.positions(step.prefix_len)
+        self.positions.index_copy_(0, step.batch_rows, step.scheduled(positions))
         for table in self.input_batch.block_table.block_tables:
             table.slot_mapping.gpu.index_fill_(0, step.node_rows, -1)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an attention layer needs to know of the trees in a batch, and where it keeps their K/V."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ class LayerScratch:
 class TreeRows:
     """Tree rows of one forward pass, in the terms of `kernels.tree_attention`; T requests.
 
-    `block_table: [T, P] int32`, `prefix_len`, `query_start`, `query_count`, `key_start`,
+    `prefix_start: [T] int32`, or None to attend the whole prefix; `block_table: [T, P] int32`, `prefix_len`, `query_start`, `query_count`, `key_start`,
     `key_count: [T] int32`, `visible: [T, Rq, Rk] bool`.
     """
 
@@ -43,6 +43,7 @@ class TreeRows:
     implementation: str
     # True when every row of the batch belongs to a tree: vLLM's own op is then not called.
     covers_batch: bool
+    prefix_start: torch.Tensor | None = field(default=None, kw_only=True)
 
     def store(
         self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor

@@ -212,8 +212,10 @@ class Attend {
     const T* key_base = static_cast<const T*>(call_.page_key) + item_.kv_head * ks[1];
     const T* value_base = static_cast<const T*>(call_.page_value) + item_.kv_head * vs[1];
     const T *keys[kTile], *values[kTile];
-    for (int64_t start = item_.first_key; start < item_.last_key; start += kTile) {
-      int64_t count = std::min<int64_t>(kTile, item_.last_key - start), packed = 0;
+    for (int64_t start = item_.first_key, end; start < item_.last_key; start = end) {
+      // A window may begin anywhere; tiles after the first do not, so that fewer straddle blocks.
+      end = std::min(item_.last_key, start / kTile * kTile + kTile);
+      int64_t count = end - start, packed = 0;
       for (int64_t c = 0; c < kTile; c++) mask_[c] = -(c < count);
       const int32_t* mask = count % kLanes ? mask_ : nullptr;
       while (packed < count) {

@@ -13,6 +13,7 @@ struct Call {
   const void* page_value;                   // [blocks, Hk, block_size, head_size]
   void* output;                             // [N, H, head_size]
   const int32_t* block_table;               // [T, P]
+  const int32_t* prefix_start;              // [T], or null: zeros
   const int32_t *prefix_len, *query_start, *query_count, *key_start, *key_count;  // [T]
   const uint8_t* visible;                   // [T, Rq, Rk]
   int64_t requests, heads, kv_heads, head_size, block_size;

@@ -24,6 +24,10 @@ struct Plan {
   int64_t work = 0;
 };
 
+int64_t first_paged_key(const Call& call, int64_t t) {
+  return call.prefix_start ? call.prefix_start[t] : 0;
+}
+
 void make_plan(const Call& call, int64_t threads, Plan& plan) {
   plan.items.clear(), plan.groups.clear();
   plan.partial_floats = plan.work = 0;
@@ -32,21 +36,24 @@ void make_plan(const Call& call, int64_t threads, Plan& plan) {
   for (int64_t t = 0; t < call.requests; t++) {
     int64_t rows = call.query_count[t];
     whole += (rows + rows_at_once - 1) / rows_at_once * call.kv_heads;
-    plan.work += rows * call.heads * call.head_size * 2 * (call.prefix_len[t] + call.key_count[t]);
+    int64_t keys = call.prefix_len[t] - first_paged_key(call, t) + call.key_count[t];
+    plan.work += rows * call.heads * call.head_size * 2 * keys;
   }
   if (plan.work < kSerialWork) threads = 1;
   int64_t splits = whole ? (threads + whole - 1) / whole : 1;
   for (int64_t t = 0; t < call.requests; t++) {
-    int64_t prefix = call.prefix_len[t];
-    int64_t parts = std::max<int64_t>(1, std::min(splits, prefix / kSplitKeys));
-    int64_t part_keys = round_up((prefix + parts - 1) / parts, kTile);
+    int64_t start = first_paged_key(call, t), prefix = call.prefix_len[t];
+    int64_t parts = std::max<int64_t>(1, std::min(splits, (prefix - start) / kSplitKeys));
+    // Parts meet at multiples of kTile, as tiles do, wherever a window begins.
+    int64_t whole_tiles = start / kTile * kTile;
+    int64_t part_keys = round_up((prefix - whole_tiles + parts - 1) / parts, kTile);
     for (int64_t row = 0; row < call.query_count[t]; row += rows_at_once) {
       int64_t rows = std::min(rows_at_once, call.query_count[t] - row);
       for (int64_t head = 0; head < call.kv_heads; head++) {
         plan.groups.push_back(plan.items.size());
         for (int64_t part = 0; part < parts; part++) {
-          int64_t first = std::min(prefix, part * part_keys);
-          int64_t last = std::min(prefix, first + part_keys);
+          int64_t first = whole_tiles + part * part_keys, last = first + part_keys;
+          first = std::min(prefix, std::max(start, first)), last = std::min(prefix, last);
           plan.items.push_back({t, head, row, rows, first, last, part == parts - 1, nullptr});
           if (parts > 1) plan.partial_floats += round_up(state_floats(rows * group, v_row), 16);
         }
