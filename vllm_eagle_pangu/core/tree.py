@@ -118,7 +118,7 @@ class TreeBatch:
         return prefix_len[:, None] + self.depth
 
     def additive_mask(self, dtype: torch.dtype) -> torch.Tensor:
-        """`[B, R, R]`: 0 where a row sees another, -inf where not, as fused ops add it to scores."""
+        """`[B, R, R]`: 0 where a row sees another, else -inf; fused ops add it to their scores."""
         mask = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
         return mask.masked_fill_(~self.visible, -torch.inf)
 

@@ -29,8 +29,9 @@ class LayerScratch:
 class TreeRows:
     """Tree rows of one forward pass, in the terms of `kernels.tree_attention`; T requests.
 
-    `prefix_start: [T] int32`, or None to attend the whole prefix; `block_table: [T, P] int32`, `prefix_len`, `query_start`, `query_count`, `key_start`,
-    `key_count: [T] int32`, `visible: [T, Rq, Rk] bool`.
+    `block_table: [T, P] int32`, `prefix_len`, `query_start`, `query_count`, `key_start`,
+    `key_count: [T] int32`, `visible: [T, Rq, Rk] bool`; `prefix_start: [T] int32`, or None to attend
+    the whole prefix.
     """
 
     block_table: torch.Tensor
