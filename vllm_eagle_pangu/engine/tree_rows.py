@@ -30,7 +30,7 @@ class TreeRows:
     """Tree rows of one forward pass, in the terms of `kernels.tree_attention`; T requests.
 
     `block_table: [T, P] int32`, `prefix_len`, `query_start`, `query_count`, `key_start`,
-    `key_count: [T] int32`, `visible: [T, Rq, Rk] bool`; `prefix_start: [T] int32`, or None to attend
+    `key_count: [T] int32`, `visible: [T, Rq, Rk] bool`; `prefix_start: [T] int32`, None to attend
     the whole prefix.
     """
 
