@@ -27,6 +27,7 @@ TESTS = [
     "tests/kernels/test_accept_ops.py",
     "tests/kernels/test_build_op.py",
     "tests/kernels/test_commit_pages.py",
+    "tests/kernels/test_draft_batch.py",
     "tests/kernels/test_draft_ops.py",
     "tests/kernels/test_tree_attention_cpp.py",
 ]

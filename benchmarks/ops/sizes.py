@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the op benchmark runs: each op at the sizes of real steps, with the inputs of its tests."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,14 @@ from vllm_eagle_pangu.kernels import (
     tree_accept,
     tree_attention,
     tree_build,
+    tree_expand,
 )
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 from vllm_eagle_pangu.kernels.tree_attention import cases as attention_cases
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
+from vllm_eagle_pangu.kernels.tree_expand import cases as expand_cases
 
 # (B, W, D, M)
 TREES = ((1, 4, 5, 16), (1, 8, 6, 64), (16, 4, 5, 16), (16, 8, 6, 64), (64, 4, 5, 16))
@@ -51,6 +54,14 @@ def measurements(device: str) -> Iterator[Measurement]:
         rows = draft_cases.DraftBatchCase(size, depth, (nodes + 1,) * batch, (0,) * batch)
         draft = draft_cases.make_inputs(rows, device=device)
         yield _plain("draft_batch", size, draft_batch, {**draft, "rows": batch * (depth + 1)})
+        masked = dataclasses.replace(rows, mask_rows=depth - 1)
+        draft = draft_cases.make_inputs(masked, device=device)
+        draft["rows"] = batch * (depth + 1)
+        yield _plain("draft_batch", f"{size} masks={depth - 1}", draft_batch, draft)
+        level = expand_cases.make_inputs(
+            expand_cases.ExpandCase(size, width, depth, batch), 0, device
+        )
+        yield _plain("tree_expand", f"{size} level={depth}", tree_expand, level)
         commit = commit_cases.make_inputs(case, 0, device)
         yield _plain("commit_slots", size, kv_commit, commit)
     yield from _pages(device)
@@ -98,10 +109,12 @@ def _children(device: str) -> Iterator[Measurement]:
 
 def _attention(device: str) -> Iterator[Measurement]:
     # Contexts that a CPU serves, then those that a GPU does.
-    sizes = [(1, 16, 512), (1, 64, 512), (4, 16, 512)]
+    # (T, M, t, window or None)
+    sizes = [(1, 16, 512, None), (1, 64, 512, None), (4, 16, 512, None), (1, 16, 8192, 512)]
     if device == "cuda":
-        sizes += [(1, 64, 8192), (1, 64, 131072), (16, 64, 8192), (64, 16, 2048)]
-    for batch, nodes, prefix in sizes:
+        sizes += [(1, 64, 8192, None), (1, 64, 131072, None)]
+        sizes += [(16, 64, 8192, None), (64, 16, 2048, None)]
+    for batch, nodes, prefix, window in sizes:
         case = attention_cases.verify_case(
             "verify",
             (prefix,) * batch,
@@ -111,13 +124,15 @@ def _attention(device: str) -> Iterator[Measurement]:
             head_size=128,
             transposed_keys=device == "cpu",
             dtype=torch.bfloat16,
+            **({} if window is None else {"starts": (prefix - window,) * batch}),
         )
         inputs = attention_cases.make_inputs(case, device=device)
-        paged = 2 * batch * prefix * 8 * 128 * 2
+        paged = 2 * batch * (window or prefix) * 8 * 128 * 2
         dense = _bytes([inputs[name] for name in ("query", "key", "value", "output", "visible")])
         yield Measurement(
             "tree_attention",
-            f"T={batch} M={nodes} t={prefix} H=32 Hk=8 K=128",
+            f"T={batch} M={nodes} t={prefix} H=32 Hk=8 K=128"
+            + ("" if window is None else f" window={window}"),
             "bfloat16",
             tree_attention.tree_attention,
             inputs,
