@@ -36,6 +36,8 @@ def command_of(module: str) -> Callable[[argparse.Namespace], int]:
 # Name, module with `add_arguments(parser)` and `run(arguments)`, what it does.
 COMMANDS = (
     ("train", "training.command", "train a target or an EAGLE-3 head from a YAML"),
+    ("bench", "bench.command", "measure: throughput, budgets, stages, concurrency, temperature"),
+    ("tune", "tuning.command", "find the fastest configuration on this machine"),
     ("report", "tracing.report.command", "an HTML page of a traced run"),
     ("replay", "tracing.command", "say which invariant broke in a failure dump"),
 )

@@ -4,6 +4,7 @@
 import random
 
 import pytest
+import vllm
 from vllm import SamplingParams
 
 pytestmark = pytest.mark.engine
@@ -95,3 +96,41 @@ def _count_preemptions(scheduler) -> list[str]:
 
     scheduler._preempt_request = preempt
     return preempted
+
+
+@pytest.mark.parametrize("mode", ["performance", "reference"])
+def test_a_new_request_with_one_uncomputed_token_is_decoded_without_a_tree(
+    engine, tiny_pangu, tiny_head, tree_config_of, mode
+):
+    """Regression: vLLM 0.32 pads such a request with drafts that nobody drew, which ended the
+    engine: a prompt of one token, or one whose other tokens are in the prefix cache."""
+    cached = [*range(128), 7]
+    prompts = [[5] * 9, [6] * 21, [0], cached, [8] * 20, cached, [9] * 30, cached, [1], [0]]
+    small = {"max_model_len": 256, "max_num_seqs": 2, "enable_prefix_caching": True}
+    spec = tree_config_of(tiny_head, (3, 3, 9), verify_mode=mode)
+    seeded = {"temperature": 1.0, "seed": 5}
+    texts = []
+    for speculative in (None, spec):
+        with engine(tiny_pangu, speculative, **small) as running:
+            lengths = {"max_tokens": 20}
+            padded = _placeholders(running)
+            texts.append(running.generate(prompts, **lengths))
+            texts.append(running.generate(prompts, **lengths, **seeded))
+    assert texts[2] == texts[0]
+    if not vllm.__version__.startswith("0.23"):
+        assert padded, "no request was padded: this test tests nothing"
+        assert texts[3] == texts[1]
+
+
+def _placeholders(running):
+    """Fills with the requests that the scheduler pads."""
+    schedule, padded = running.scheduler.schedule, []
+
+    def watched(*arguments, **keywords):
+        output = schedule(*arguments, **keywords)
+        drafts = output.scheduled_spec_decode_tokens
+        padded.extend(request for request, tokens in drafts.items() if -1 in tokens)
+        return output
+
+    running.scheduler.schedule = watched
+    return padded

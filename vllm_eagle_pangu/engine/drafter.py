@@ -16,6 +16,7 @@ from vllm.v1.spec_decode.eagle import EagleProposer
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.indices import causal, index_range
 from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.engine.head_pass import head_pass
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, LevelRows, TreeRows
@@ -27,10 +28,11 @@ from vllm_eagle_pangu.kernels.top_children import top_children
 
 @dataclass(frozen=True)
 class DraftedTrees:
-    """`tree` row i was drafted for request `requests[i]` of the batch."""
+    """`tree` row i was drafted for request `requests[i]` of the batch, in this shape."""
 
     tree: TreeBatch
     requests: list[int]
+    shape: TreeShape
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,16 @@ class TreeDrafter:
             return None
         index = upload(hidden.device, requests=requests)["requests"]
         sample = rows.sample_rows[index]
+        shape = self.runner.tree_policy.shape(len(requests))
         tree = self._grow(
+            shape,
             index,
             root_tokens=rows.tokens[sample],
             prefix_len=rows.positions[sample] + 1,
             last=last[sample],
             state=state[sample],
         )
-        return DraftedTrees(tree, requests)
+        return DraftedTrees(tree, requests, shape)
 
     def _draft_rows(self, sampled: torch.Tensor) -> DraftRows:
         runner = self.runner
@@ -239,18 +243,19 @@ class TreeDrafter:
 
     def _grow(
         self,
+        shape: TreeShape,
         requests: torch.Tensor,  # [B]
         root_tokens: torch.Tensor,  # [B]
         prefix_len: torch.Tensor,  # [B] rows of the head's committed KV
         last: torch.Tensor,  # [B, H] states for the logits
         state: torch.Tensor,  # [B, H] states for the next pass
     ) -> TreeBatch:
-        shape = self.runner.tree_policy.shape(requests.shape[0])
         batch, width = requests.shape[0], shape.width
         block_table = self.runner._block_table(self.proposer.kv_cache_gid, requests)
         prefix, prefix_start = prefix_len.int(), self._prefix_start(prefix_len)
         request = index_range(batch, requests.device).int()
-        first_query, first_key = request * width, request * (self.width * self.depth)
+        scratch_rows = self.width * self.depth
+        first_query, first_key = request * width, request * scratch_rows
         grower = TreeGrower(shape, self.implementation)
         scores, tokens = self._top(last, width)
         frontier = grower.grow_first(scores, tokens)
@@ -269,7 +274,7 @@ class TreeDrafter:
                 prefix_start=prefix_start,
                 level=level,
                 width=width,
-                depth=self.depth,
+                scratch_rows=scratch_rows,
             )
             positions = (prefix_len + level).repeat_interleave(width)
             last, state = self.head(

@@ -19,7 +19,7 @@ from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.sampling import Draws, draw
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
-from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
+from vllm_eagle_pangu.engine.tree_step import NO_DRAFT, StoredTree, TreeStep, lay_out
 from vllm_eagle_pangu.kernels import (
     draft_batch,
     kv_commit,
@@ -147,7 +147,7 @@ class TreeRunnerMixin(GPUModelRunner):
             logit_counts[index] = len(drafts[req_id]) + 1
         requests = [index for index, _ in placed]
         return lay_out(
-            trees=[self.trees[req_id] for _, req_id in placed],
+            trees=[self._tree_of(req_id, drafts[req_id]) for _, req_id in placed],
             requests=requests,
             counts=[logit_counts[index] for index in requests],
             first_rows=[int(starts[index]) for index in requests],
@@ -155,6 +155,18 @@ class TreeRunnerMixin(GPUModelRunner):
             logit_counts=logit_counts,
             linear_positions=self.positions[:rows].clone(),
             linear_slots=self.linear_slots,
+        )
+
+    def _tree_of(self, req_id: str, scheduled: list[int]) -> StoredTree:
+        """The tree behind the tokens that the scheduler sent for a request."""
+        if scheduled[0] != NO_DRAFT:
+            return self.trees[req_id]
+        # vLLM 0.32 pads a new request of one uncomputed token to the rows of a drafted one.
+        index = self.input_batch.req_id_to_index[req_id]
+        root = int(self.input_batch.num_computed_tokens_cpu[index])
+        token = self.requests[req_id].get_token_id(root)
+        return StoredTree.bare_root(
+            token, len(scheduled) + 1, self.tree_config.shape(), self.positions.device
         )
 
     def _write_tree_rows(self, step: TreeStep) -> None:
@@ -170,7 +182,9 @@ class TreeRunnerMixin(GPUModelRunner):
         for row, request in enumerate(step.host_requests):
             tokens = scheduled[self.input_batch.req_ids[request]]
             drafted = step.tree.tokens[row, 1 : len(tokens) + 1].tolist()
-            assert drafted == tokens, "tree: the scheduled tokens are the drafted ones"
+            assert drafted == tokens or set(tokens) == {NO_DRAFT}, (
+                "tree: the scheduled tokens are the drafted ones"
+            )
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         attn_metadata, common = super()._build_attention_metadata(*args, **kwargs)
@@ -302,5 +316,5 @@ class TreeRunnerMixin(GPUModelRunner):
         for row, (request, nodes) in enumerate(zip(drafted.requests, rows, strict=True)):
             tokens[request] = [token for token in nodes if token >= 0]
             req_id = self.input_batch.req_ids[request]
-            self.trees[req_id] = StoredTree(drafted.tree, row, len(tokens[request]))
+            self.trees[req_id] = StoredTree(drafted.tree, row, len(tokens[request]), drafted.shape)
         return tokens

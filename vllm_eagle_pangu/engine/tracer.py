@@ -13,7 +13,7 @@ from typing import Any
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.engine.tree_step import TreeStep
+from vllm_eagle_pangu.engine.tree_step import NO_DRAFT, TreeStep
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.dump import CacheState, FailedStep
 from vllm_eagle_pangu.tracing.writer import TraceWriter
@@ -186,7 +186,7 @@ class StepTracer:
             _on_host(step.tree),
             _on_host(step.paths),
             step.host_prefix_lens,
-            self.runner.tree_policy.shape(len(step.host_requests)),
+            step.shapes,
             batch.num_reqs,
             times,
         )
@@ -209,9 +209,12 @@ class StepTracer:
             step=self.steps,
             prompt_token_ids=[state.prompt_token_ids for state in states],
             output_token_ids=[list(state.output_token_ids) for state in states],
-            scheduled_token_ids=[self._scheduled.get(req_id, []) for req_id in ids],
+            scheduled_token_ids=[
+                [token for token in self._scheduled.get(req_id, []) if token != NO_DRAFT]
+                for req_id in ids
+            ],
             prefix_len=step.host_prefix_lens,
-            counts=step.host_counts,
+            counts=[nodes + 1 for nodes in step.host_nodes],
             greedy=[p.temperature == 0 and _draws_as_given(p) for p in params],
             tree=_on_host(step.tree),
             draws=None if step.draws is None else step.draws.cpu(),

@@ -78,7 +78,8 @@ class LevelRows(TreeRows):
 
     level: int
     width: int
-    depth: int
+    # Rows of the scratch that each request has, whatever the shape of this step's tree.
+    scratch_rows: int
 
     def store(
         self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
@@ -86,6 +87,6 @@ class LevelRows(TreeRows):
         assert scratch is not None
         rows = slice(self.level * self.width, (self.level + 1) * self.width)
         for kept, new in ((scratch.key, key), (scratch.value, value)):
-            per_request = kept.unflatten(0, (-1, self.depth * self.width))
+            per_request = kept.unflatten(0, (-1, self.scratch_rows))
             per_request[: new.shape[0] // self.width, rows] = new.unflatten(0, (-1, self.width))
         return scratch.key, scratch.value

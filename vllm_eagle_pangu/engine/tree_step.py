@@ -10,9 +10,13 @@ import torch
 
 from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.engine.sampling import TreeLinks
 from vllm_eagle_pangu.engine.uploads import upload
+
+# What the scheduler sends in place of a drafted token that is none.
+NO_DRAFT = -1
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,19 @@ class StoredTree:
     row: int
     # Valid nodes, known on the host since they were handed to the scheduler.
     nodes: int
+    # What the policy asked for.
+    shape: TreeShape
+
+    @classmethod
+    def bare_root(
+        cls, token: int, rows: int, shape: TreeShape, device: torch.device
+    ) -> "StoredTree":
+        """A root without nodes in a tree of `rows` rows, for a request that nobody drafted for."""
+        tokens = torch.zeros(1, rows, dtype=torch.long, device=device)
+        valid = torch.zeros(1, rows, dtype=torch.bool, device=device)
+        tokens[:, 0], valid[:, 0] = token, True
+        tree = TreeBatch.from_parents(tokens, torch.zeros_like(tokens), shape.depth, valid)
+        return cls(tree, 0, 0, shape)
 
 
 @dataclass
@@ -32,10 +49,13 @@ class TreeStep:
     What the host knows is kept there too, so that nobody has to ask the device for it.
     """
 
-    # Per tree: index of its request in the batch, rows scheduled (root included), committed tokens
+    # Per tree: index of its request in the batch, rows scheduled (root included), valid nodes of
+    # them, committed tokens
     host_requests: Sequence[int]
     host_counts: Sequence[int]
+    host_nodes: Sequence[int]
     host_prefix_lens: Sequence[int]
+    shapes: Sequence[TreeShape]
     # [T] the same on the device
     requests: torch.Tensor
     counts: torch.Tensor
@@ -72,12 +92,12 @@ class TreeStep:
         return slots[(self.first_row[:, None] + offsets).clamp_(max=slots.shape[0] - 1)]
 
     def links(self) -> dict[int, TreeLinks]:
-        """By request of the batch, its tree's scheduled rows on the host; syncs off the CPU."""
+        """By request of the batch, its tree's valid rows on the host; syncs off the CPU."""
         rows = zip(self.tree.tokens.tolist(), self.tree.parent.tolist(), strict=True)
-        scheduled = zip(self.host_requests, self.host_counts, rows, strict=True)
+        valid = zip(self.host_requests, self.host_nodes, rows, strict=True)
         return {
-            request: TreeLinks(tokens[:count], parent[:count])
-            for request, count, (tokens, parent) in scheduled
+            request: TreeLinks(tokens[: nodes + 1], parent[: nodes + 1])
+            for request, nodes, (tokens, parent) in valid
         }
 
     def logit_rows(self) -> torch.Tensor:
@@ -119,7 +139,9 @@ def lay_out(
     return TreeStep(
         host_requests=requests,
         host_counts=counts,
+        host_nodes=[min(t.nodes, n - 1) for t, n in zip(trees, counts, strict=True)],
         host_prefix_lens=prefix_lens,
+        shapes=[tree.shape for tree in trees],
         tree=_stack(trees, counts, on_device["counts"]),
         logit_counts=logit_counts,
         covers_batch=len(requests) == len(logit_counts),

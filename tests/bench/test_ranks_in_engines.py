@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real engines: a rank killed midway is named, and resuming gives the table of a whole run."""
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vllm_eagle_pangu.bench.records import record_file
+
+pytestmark = pytest.mark.engine
+
+COMMAND = """
+import argparse, sys
+from vllm_eagle_pangu.bench.command import add_arguments, run
+parser = argparse.ArgumentParser()
+add_arguments(parser)
+sys.exit(run(parser.parse_args()))
+"""
+PROMPTS, REPEATS, METHODS = 8, 2, 2
+TIMEOUT_S = 240.0
+
+
+@pytest.fixture
+def config(tiny_pangu, tiny_head, tmp_path) -> Path:
+    prompts = tmp_path / "prompts.jsonl"
+    text = "The head drafts a tree and the target accepts one path of it."
+    texts = [text[start:] for start in range(PROMPTS)]
+    lines = [json.dumps({"id": f"p{i}", "prompt": text}) for i, text in enumerate(texts)]
+    prompts.write_text("\n".join(lines))
+    path = tmp_path / "bench.yaml"
+    content = {
+        **{"target": str(tiny_pangu), "head": str(tiny_head), "repeats": REPEATS, "tokens": 12},
+        "hosts": METHODS,
+        "engine": {"dtype": "float32", "max_model_len": 128, "max_num_batched_tokens": 128},
+        "prompts": {"path": str(prompts), "choice": "first", "count": PROMPTS},
+        "throughput": {"chains": [], "trees": [[2, 3, 6]]},
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def bench(config: Path, out: Path, *flags: str, rank: int = 0, size: int = 1) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, f"--config={config}", f"--out={out}", *flags],
+        env=os.environ | {"RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, errors
+
+
+def kill_after_first_record(process: subprocess.Popen, path: Path) -> None:
+    """Looks five times a second: a busy loop would take a core from the engines."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not path.exists() or not path.read_bytes().count(b"\n"):
+        assert time.monotonic() < deadline
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+            raise AssertionError(process.communicate())
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_killed_rank_is_named_and_resumed_to_the_unsharded_table(config, tmp_path):
+    whole, sharded = tmp_path / "whole", tmp_path / "sharded"
+    alone = bench(config, whole)
+    ranks = [bench(config, sharded, rank=rank, size=2) for rank in range(2)]
+    kill_after_first_record(ranks[1], record_file(sharded, 1))
+    code, errors = ended(alone)
+    assert code == 0, errors
+    code, errors = ended(ranks[0])
+    assert code == 1
+    left = record_file(sharded, 1).read_bytes().count(b"\n")
+    assert 0 < left < PROMPTS // 2 * REPEATS * METHODS
+    assert "rank 1 did not finish; not measured: p1, p3, p5, p7" in errors
+    assert "**Rank 1 did not finish.**" in (sharded / "report.md").read_text()
+
+    code, errors = ended(bench(config, sharded, "--resume"))
+    assert code == 0, errors
+    assert (sharded / "counts.csv").read_text() == (whole / "counts.csv").read_text()
+    with (sharded / "counts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == PROMPTS * REPEATS * METHODS
+    trees = [row for row in rows if row["method"].startswith("tree")]
+    assert all(int(row["accepted"]) > 0 for row in trees)
+    plain = {row["prompt"]: row["output"] for row in rows if row["method"] == "plain"}
+    assert all(row["output"] == plain[row["prompt"]] for row in trees)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables, sentences and files are made of the records' numbers."""
+
+import csv
+import json
+
+import pytest
+
+from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
+from vllm_eagle_pangu.bench.experiments.base import Bench, spread_verdict
+from vllm_eagle_pangu.bench.experiments.stages import stage_times
+from vllm_eagle_pangu.bench.prompts import Conversations, Prompt
+from vllm_eagle_pangu.bench.records import merged
+from vllm_eagle_pangu.bench.results import Outcome, record_errors, write_results
+from vllm_eagle_pangu.bench.run import EXPERIMENTS
+from vllm_eagle_pangu.bench.session import Place
+from vllm_eagle_pangu.tracing.provenance import provenance
+from vllm_eagle_pangu.tracing.report.comparison import read_methods
+
+from .test_config import DEMO
+from .test_prompts import WordTokenizer
+
+PROMPTS = [Prompt(f"p{i}", i, ("word " * (i + 1),)) for i in range(16)]
+# Seconds of an answer of 128 tokens.
+SECONDS = {"plain": 0.4, "chain": 0.25, "tree": 0.2, "own": 0.3}
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """The demo's configuration, planned."""
+    config = load_config(DEMO)
+    talk = Conversations(WordTokenizer(), chat=False)
+    place = Place(tmp_path, tmp_path, tmp_path)
+    bench = Bench(config, place, tuple(SECTIONS), PROMPTS, PROMPTS[-6:], talk)
+    for kind in EXPERIMENTS:
+        groups = kind(bench).groups()
+        bench.parts[kind.key] = [part for group in groups for part in group.cut(config.hosts)]
+    return bench
+
+
+def answers(bench):
+    """A record for everything that is planned; the second repeat is a tenth slower for trees."""
+    for parts in bench.parts.values():
+        for part in parts:
+            for method, prompt, turn, repeat in part.answers(bench.config.repeats):
+                slow = 1.1 if method.kind == "tree" and repeat == 1 else 1.0
+                drafts = 0 if method.kind == "plain" else 32
+                yield {
+                    **dict(
+                        zip(
+                            ("experiment", "group", "method", "temperature"),
+                            part.key(method, prompt, turn, repeat),
+                            strict=False,
+                        )
+                    ),
+                    **{"prompt": prompt.id, "turn": turn, "repeat": repeat},
+                    **{"prompt_tokens": 9, "output_tokens": 128, "output_ids": [1]},
+                    **{"drafts": drafts, "drafted": drafts, "accepted": 3 * drafts},
+                    **{"full_drafts": drafts // 2, "tau": 4.0 if drafts else 1.0},
+                    **{"ttft_ms": 5.0, "tpot_ms": 2.0, "steps_ms": [3.0], "forward_ms": 2.0},
+                    "seconds": SECONDS[method.name.partition("-")[0]] * slow,
+                }
+
+
+def result_of(bench, key, records):
+    return next(kind for kind in EXPERIMENTS if kind.key == key)(bench).result(records)
+
+
+def test_points_of_the_demo_are_measured_once(bench):
+    names = [(m.name, part.temperature, part.forward_times, part.traced) for parts in
+             (bench.parts[key] for key in ("E1", "E2", "E6")) for part in parts
+             for m in part.methods if m.name != "plain"]  # fmt: skip
+    assert len(names) == len(set(names))
+    assert all(
+        len(part.methods) <= bench.config.hosts for ps in bench.parts.values() for part in ps
+    )
+
+
+def test_e1_names_the_fastest_of_each_kind_and_the_spread(bench):
+    records = list(answers(bench))
+    result = result_of(bench, "E1", records)
+    row = next(row for row in result.rows if row["method"] == "tree-4-5-16")
+    assert row["speedup"] == pytest.approx(2.0)
+    assert row["speedup_min"] == pytest.approx(2 / 1.1)
+    assert "The fastest chain is chain-2: 1.60x plain (1.60 to 1.60)" in result.conclusions[0]
+    assert "1.25 of the fastest chain; their spreads do not touch" in result.conclusions[2]
+
+
+def test_e2_takes_over_the_point_of_e1(bench):
+    result = result_of(bench, "E2", list(answers(bench)))
+    assert [r["nodes"] for r in result.rows if r["sweep"] == "nodes"] == [4, 8, 12, 16, 24, 32]
+    assert [r["depth"] for r in result.rows if r["sweep"] == "depths"] == [2, 3, 4, 5, 6, 8]
+    assert {row["prompts"] for row in result.rows} == {8}
+
+
+def test_e6_says_where_a_method_stops_paying(bench):
+    records = list(answers(bench))
+    for record in records:
+        if record["temperature"] >= 1 and record["method"] == "tree-4-5-16":
+            record["seconds"] = 1.0
+        if record["temperature"] > 0 and record["method"] == "chain-2":
+            record["accepted"] = 0
+    sentences = result_of(bench, "E6", records).conclusions
+    assert "tree-4-5-16 stops paying at temperature 1.0: 0.40x plain (0.40 to 0.40)." in sentences
+    assert "chain-2 had not one drafted token accepted at temperature 0.5, 1.0, 1.5." in sentences
+    assert "chain-4 pays at every temperature tried, up to 1.5." in sentences
+
+
+def test_e7_puts_the_measured_speedup_against_the_bound(bench):
+    rows = {row["method"]: row for row in result_of(bench, "E7", list(answers(bench))).rows}
+    tree = rows["tree-4-5-16"]
+    assert (tree["rows"], tree["alpha"], tree["tokens"]) == (17, None, 4.0)
+    assert tree["bound"] == pytest.approx(4.0 * 3.0 / 2.0)
+    assert tree["fraction"] == pytest.approx(2.0 / 6.0)
+    alpha = 96 / (96 + 32 - 16)
+    assert rows["chain-2"]["alpha"] == pytest.approx(alpha)
+    assert rows["chain-2"]["tokens"] == pytest.approx(1 + alpha + alpha**2)
+
+
+def test_stage_times_leave_out_the_warm_up_and_shared_steps():
+    def line(request="E3 traced x", batch_size=1, kind="step"):
+        times = {"verify_us": 2000.0}
+        return {"kind": kind, "request": request, "batch_size": batch_size, "stage_us": times}
+
+    lines = [line(), line("warm-1"), line(batch_size=2), line(kind="request")]
+    assert stage_times(lines) == {"verify": [2.0]}
+
+
+def test_everything_is_written(bench, tmp_path):
+    pytest.importorskip("matplotlib")
+    records = list(answers(bench))
+    broken = {**records[0], "prompt": "other", "error": "it broke"}
+    del broken["output_ids"]
+    records = merged([*records, broken])
+    keys = ("E1", "E2", "E6", "E7")
+    results = [result_of(bench, key, records) for key in keys]
+    results[0].errors += record_errors(records, "E1")
+    facts = {"date": "2026-11-20", "command": "bench", **provenance()}
+    outcome = Outcome(facts, {}, results, {1: ["p1", "p3"]})
+
+    write_results(outcome, records, tmp_path)
+
+    assert outcome.failed()
+    text = (tmp_path / "report.md").read_text()
+    assert "**Rank 1 did not finish.** Not measured: p1, p3." in text
+    assert "**Failed:** plain: it broke (1 answers)" in text
+    assert "| tree-4-5-16 | " in text and "2.00 (1.82 to 2.00)" in text
+    assert {m.name for m in read_methods(tmp_path / "compare.json")} >= {"plain", "tree-3-5-12"}
+    everything = json.loads((tmp_path / "results.json").read_text())
+    assert everything["experiments"]["E7"]["rows"][0]["method"] == "chain-2"
+    assert everything["provenance"]["versions"]["torch"]
+    with (tmp_path / "E2.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 12
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"E1.png", "E2-nodes.png", "E2-depths.png", "E6.png", "E7.png"}
+
+
+def test_a_run_without_failures_says_so():
+    assert not Outcome({}, {}, [], {}).failed()
+    assert BenchConfig().chosen() == ()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "verdict"),
+    [
+        ((1.2, 1.4, 3), (1.5, 1.6, 3), "do not touch"),
+        ((1.5, 1.6, 3), (1.2, 1.4, 3), "do not touch"),
+        ((1.2, 1.5, 3), (1.4, 1.6, 3), "overlap"),
+        ((1.2, 1.2, 1), (1.4, 1.4, 1), "one run"),
+    ],
+)
+def test_speedups_are_told_apart_only_by_their_spreads(left, right, verdict):
+    names = ("speedup_min", "speedup_max", "repeats")
+    rows = [dict(zip(names, values, strict=True)) for values in (left, right)]
+    assert verdict in spread_verdict(*rows)

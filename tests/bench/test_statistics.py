@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures from records, against values worked out by hand."""
+
+import pytest
+
+from vllm_eagle_pangu.bench.statistics import (
+    percentile,
+    restrict,
+    runs_of,
+    speedups_by_prompt,
+    speedups_by_repeat,
+    summary,
+    tau,
+    tokens_per_second,
+)
+
+
+def record(seconds, tokens=10, drafts=0, accepted=0, output=(1, 2), **key):
+    return {
+        "output_tokens": tokens,
+        "seconds": seconds,
+        "drafts": drafts,
+        "accepted": accepted,
+        "output_ids": list(output),
+        "ttft_ms": 5.0,
+        "tpot_ms": 2.0,
+        "steps_ms": [1.0, 3.0],
+        **key,
+    }
+
+
+# Two prompts, two repeats. The machine was half as fast in the second repeat.
+PLAIN = {
+    ("a", 0): {0: record(1.0), 1: record(2.0)},
+    ("b", 0): {0: record(2.0, tokens=20), 1: record(4.0, tokens=20)},
+}
+TREE = {
+    ("a", 0): {0: record(0.5, drafts=3, accepted=7), 1: record(1.0, drafts=3, accepted=7)},
+    ("b", 0): {
+        0: record(0.5, tokens=20, drafts=5, accepted=9, output=(1, 3)),
+        1: record(4.0, tokens=20, drafts=5, accepted=9, output=(1, 3)),
+    },
+}
+
+
+def test_percentiles_are_interpolated():
+    assert percentile([4, 1, 3, 2], 50) == 2.5
+    assert percentile([1, 2, 3, 4, 5], 90) == pytest.approx(4.6)
+    assert percentile([7], 99) == 7
+    assert percentile([1, 2], 100) == 2
+
+
+def test_tau_is_over_all_drafts_and_counts_the_bonus():
+    assert tau(TREE) == 1 + (7 + 7 + 9 + 9) / (3 + 3 + 5 + 5)
+    assert tau(PLAIN) is None
+
+
+def test_tokens_per_second_take_the_median_repeat_of_each_prompt():
+    assert tokens_per_second(PLAIN) == 30 / (1.5 + 3.0)
+    assert tokens_per_second(TREE) == 30 / (0.75 + 2.25)
+
+
+def test_speedups_are_paired_within_a_repeat():
+    # Repeat 0: 30/1.0 against 30/3.0; repeat 1: 30/5.0 against 30/6.0.
+    assert speedups_by_repeat(TREE, PLAIN) == pytest.approx([3.0, 1.2])
+    # a: 2 and 2; b: 4 and 1.
+    assert speedups_by_prompt(TREE, PLAIN) == pytest.approx([2.0, 2.5])
+
+
+def test_the_summary_states_the_spread():
+    row = summary(TREE, PLAIN)
+    assert (row["speedup_min"], row["speedup_max"]) == pytest.approx((1.2, 3.0))
+    assert row["speedup"] == pytest.approx(2.1)
+    assert row["prompt_mean"] == pytest.approx(2.25)
+    assert row["prompt_p90"] == pytest.approx(2.45)
+    assert (row["same_as_plain"], row["prompts"], row["repeats"]) == (1, 2, 2)
+    assert row["step_ms"] == 2.0
+
+
+def test_without_plain_there_is_no_ratio():
+    assert "speedup" not in summary(TREE, {})
+
+
+def test_an_answer_that_plain_lacks_is_not_compared():
+    plain = {("a", 0): {1: record(2.0)}}
+    assert speedups_by_repeat(TREE, plain) == [2.0]
+    assert speedups_by_prompt(TREE, plain) == [2.0]
+
+
+def test_runs_are_of_one_group_and_hold_no_errors():
+    key = {"experiment": "E1", "group": "g", "method": "m", "temperature": 0.0, "turn": 0}
+    records = [
+        record(1.0, **key, prompt="a", repeat=0),
+        {**key, "prompt": "b", "repeat": 0, "error": "none"},
+        record(1.0, **{**key, "group": "other"}, prompt="a", repeat=0),
+        record(1.0, **{**key, "temperature": 1.0}, prompt="a", repeat=0),
+    ]
+    runs = runs_of(records, "E1", "g", "m")
+    assert list(runs) == [("a", 0)]
+    assert restrict(runs, ["b"]) == {}

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+from argparse import ArgumentParser
+
+import pytest
+
+from vllm_eagle_pangu.tuning.command import add_arguments, run
+from vllm_eagle_pangu.tuning.engines import environment
+from vllm_eagle_pangu.tuning.prompts import MAX_PROMPTS, pieces, read_prompts, spread
+from vllm_eagle_pangu.tuning.settings import Settings
+
+PARTS = ["--model", "T", "--head", "H"]
+
+
+def arguments(*words: str):
+    parser = ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "one", "id": 1}\n\n{"prompt": "two"}\n')
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--batch-sizes", "1,x"], "--batch-sizes='1,x': must be whole numbers"),
+        (["--batch-sizes", "4,4"], "--batch-sizes='4,4': must be different"),
+        (["--batch-sizes", "0"], "--batch-sizes='0': .* 1 or more"),
+        (["--tokens", "8"], "--tokens=8: .*set it to 16 or more"),
+        (["--temperature", "-1"], "--temperature=-1.0: must be between 0 and 2"),
+        (["--out", "tuned.txt"], "--out='tuned.txt': must end in .json"),
+        (["--engine-args", "dtype=float32"], "--engine-args='dtype=float32': must be a JSON"),
+        (["--engine-args", '{"max_num_seqs": 4}'], "max_num_seqs=4: .*it is the batch size"),
+        (["--engine-args", '{"speculative_config": {}}'], "it is what is being tuned"),
+        (["--model", ""], "--model='': is needed; give it, or --demo"),
+    ],
+)
+def test_bad_arguments_are_named_with_their_mend(prompts, words, message):
+    with pytest.raises(ValueError, match=message):
+        Settings.from_arguments(arguments(*PARTS, "--prompts", prompts, *words))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no prompt"),
+        ('{"prompt": "a"}\n{"text": "b"}\n', "line 2 holds no prompt"),
+        ('{"prompt": 7}\n', "line 1"),
+        ("no json\n", "line 1"),
+    ],
+)
+def test_bad_prompt_files_are_named(tmp_path, text, message):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_prompts(str(path))
+
+
+def test_command_reports_a_missing_prompt_file_on_stderr_and_returns_2(tmp_path, capsys):
+    missing = str(tmp_path / "none.jsonl")
+    assert run(arguments(*PARTS, "--prompts", missing)) == 2
+    assert f"--prompts='{missing}': cannot be read" in capsys.readouterr().err
+
+
+def test_demo_fills_in_the_pair_and_leaves_what_was_given(prompts):
+    settings = Settings.from_arguments(
+        arguments("--demo", "--prompts", prompts, "--engine-args", '{"dtype": "float32"}')
+    )
+    assert settings.model.endswith("target") and settings.head.endswith("draft")
+    assert settings.prompts == prompts
+    assert settings.engine_args["dtype"] == "float32"
+    assert "kv_cache_memory_bytes" in settings.engine_args
+
+
+def test_settings_survive_the_way_to_the_measuring_process(prompts):
+    settings = Settings.from_arguments(
+        arguments(*PARTS, "--prompts", prompts, "--batch-sizes", "2,8", "--sweep")
+    )
+    assert Settings.from_json(settings.to_json()) == settings
+
+
+def test_the_users_environment_wins_but_for_the_hooked_process_and_traces(prompts):
+    settings = Settings("T", "H", prompts)
+    given = {
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "EAGLE_PANGU_TRACE_DIR": "traces",
+    }
+    chosen = environment(given, settings)
+    assert chosen["VLLM_LOGGING_LEVEL"] == "INFO"
+    assert chosen["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "EAGLE_PANGU_TRACE_DIR" not in chosen
+    assert "HF_HUB_OFFLINE" not in chosen, "T and H may be names on the hub"
+
+
+def test_prompts_are_taken_from_all_over_the_file(prompts):
+    assert read_prompts(prompts) == ["one", "two"]
+    assert spread(range(100), 4) == [0, 25, 50, 75]
+    assert len(spread(range(MAX_PROMPTS + 1), MAX_PROMPTS)) == MAX_PROMPTS
+    assert spread("ab", 5) == ["a", "b"]
+
+
+def test_too_few_prompts_fill_a_batch_by_coming_again():
+    assert pieces([[1], [2], [3]], 4, 2) == [[[1], [2], [3], [1]], [[2], [3], [1], [2]]]
+
+
+def test_the_measuring_process_is_given_the_settings_and_its_code_returned(prompts, monkeypatch):
+    started = {}
+
+    def start(command, env, check):
+        started.update(command=command, env=env)
+        return subprocess.CompletedProcess(command, 7)
+
+    monkeypatch.setattr(subprocess, "run", start)
+    words = [*PARTS, "--prompts", prompts, "--tokens", "32"]
+    assert run(arguments(*words)) == 7
+    assert started["command"][1:3] == ["-m", "vllm_eagle_pangu.tuning"]
+    assert Settings.from_json(started["command"][3]).tokens == 32
+    assert started["env"]["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"

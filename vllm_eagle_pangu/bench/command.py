@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`eagle-pangu bench --config X.yaml`: measure, resume, merge, report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vllm_eagle_pangu.bench.config import load_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the `bench` subcommand."""
+    parser.add_argument(
+        "--config", type=Path, required=True, help="benchmark YAML, see configs/bench"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where results go (the configuration's `out`)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on in that folder: only what is missing is run"
+    )
+    parser.add_argument("--only", metavar="E1,E4", help="these experiments of the configuration")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and write. 0; 1 if anything failed, see the report; 2 on a bad configuration."""
+    from vllm_eagle_pangu.bench.run import run_bench  # torch takes seconds to import
+
+    try:
+        config = load_config(arguments.config)
+        out = arguments.out or Path(config.out)
+        return run_bench(config, out, arguments.resume, arguments.only)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"eagle-pangu bench: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an experiment is: groups to measure, and a result made of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm_eagle_pangu.bench.config import BenchConfig, ThroughputConfig
+from vllm_eagle_pangu.bench.groups import Group
+from vllm_eagle_pangu.bench.methods import PLAIN, Method, chain, tree
+from vllm_eagle_pangu.bench.prompts import Conversations, Prompt, spread
+from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.bench.session import Place, Session
+from vllm_eagle_pangu.bench.statistics import Runs, restrict, runs_of, summary
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Result:
+    """`rows` is the experiment's table, `more` further ones by name."""
+
+    key: str
+    title: str
+    rows: list[Row] = field(default_factory=list)
+    more: dict[str, list[Row]] = field(default_factory=dict)
+    conclusions: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Bench:
+    """What all experiments of a run share.
+
+    `parts`: the groups that are measured, by experiment, each within the number of engines.
+    """
+
+    config: BenchConfig
+    place: Place
+    chosen: tuple[str, ...]
+    prompts: list[Prompt]
+    longest: list[Prompt]
+    conversations: Conversations
+    parts: dict[str, list[Group]] = field(default_factory=dict)
+
+    def some(self, count: int | None) -> tuple[Prompt, ...]:
+        return tuple(spread(self.prompts, count))
+
+    def methods(self) -> tuple[Method, ...]:
+        """Of E1, plain decoding first."""
+        chosen = self.config.throughput or ThroughputConfig()
+        return (PLAIN, *map(chain, chosen.chains), *map(tree, chosen.trees))
+
+    def locate(self, method: Method, experiments: Iterable[str]) -> Group | None:
+        """The group that measures a method greedily, in the first experiment that does."""
+        for key in experiments:
+            for part in self.parts.get(key, []):
+                if method in part.methods and part.temperature == 0 and not part.forward_times:
+                    return part
+        return None
+
+    def runs(self, records: list[Record], group: Group, method: Method) -> Runs:
+        return runs_of(records, group.experiment, group.name, method.name, group.temperature)
+
+    def row(
+        self,
+        records: list[Record],
+        group: Group | None,
+        method: Method,
+        prompts: Iterable[Prompt] | None = None,
+    ) -> Row | None:
+        """A method's figures against plain decoding of the same group; None without answers."""
+        if group is None:
+            return None
+        mine, plain = self.runs(records, group, method), self.runs(records, group, PLAIN)
+        if prompts is not None:
+            mine = restrict(mine, [prompt.id for prompt in prompts])
+        return {"method": method.name, **summary(mine, plain)} if mine else None
+
+
+class Experiment:
+    """One of E1 to E7. `groups` must not depend on what was measured: all ranks plan alike."""
+
+    key: str
+    title: str
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+
+    def groups(self) -> list[Group]:
+        return []
+
+    def after(self, session: Session, records: list[Record]) -> None:
+        """Measured by rank 0 alone, once every rank's records are there."""
+
+    def result(self, records: list[Record]) -> Result:
+        raise NotImplementedError
+
+    def new_result(self) -> Result:
+        return Result(self.key, self.title)
+
+
+def speedup_text(row: Row) -> str:
+    """The median over the repeats, and the least and greatest."""
+    if row["repeats"] == 1:
+        return f"{row['speedup']:.2f} (one run)"
+    return f"{row['speedup']:.2f} ({row['speedup_min']:.2f} to {row['speedup_max']:.2f})"
+
+
+def ratio_text(row: Row) -> str:
+    """A speed-up with its spread."""
+    if row.get("speedup") is None:
+        return "no ratio (plain decoding is missing)"
+    ratio, _, spread = speedup_text(row).partition(" ")
+    return f"{ratio}x plain {spread}"
+
+
+def fastest(rows: Iterable[Row]) -> Row | None:
+    """By speed-up; None where no row has one."""
+    rated = [row for row in rows if row.get("speedup") is not None]
+    return max(rated, key=lambda row: row["speedup"]) if rated else None
+
+
+def spread_verdict(left: Row, right: Row) -> str:
+    """Whether two speed-ups may be told apart."""
+    if 1 in (left["repeats"], right["repeats"]):
+        return "one run has no spread to judge by"
+    if left["speedup_min"] > right["speedup_max"] or right["speedup_min"] > left["speedup_max"]:
+        return "their spreads do not touch"
+    return "their spreads overlap: read them as equal"

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E5: a server under load. Measured by rank 0 alone, with no other engine on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, ConcurrencyConfig
+from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
+from vllm_eagle_pangu.bench.experiments.throughput import Throughput
+from vllm_eagle_pangu.bench.methods import PLAIN, Method, chain, tree
+from vllm_eagle_pangu.bench.records import Key, Record
+from vllm_eagle_pangu.bench.serving import BenchServer, Load, measure_load, write_dataset
+from vllm_eagle_pangu.bench.session import Session
+
+
+class Concurrency(Experiment):
+    key = "E5"
+    title = "Concurrent requests"
+
+    @property
+    def config(self) -> ConcurrencyConfig:
+        config = self.bench.config.concurrency
+        assert config is not None
+        return config
+
+    def methods(self, records: list[Record]) -> tuple[Method, ...]:
+        """Plain, a chain and a tree: those of the configuration, else E1's fastest."""
+        rows = Throughput(self.bench).rows(records)
+        by_name = {method.name: method for method in self.bench.methods()}
+
+        def best(kind: str) -> Method | None:
+            row = fastest(row for row in rows if row["kind"] == kind)
+            return None if row is None else by_name[row["method"]]
+
+        length, shape = self.config.chain, self.config.tree
+        line = best("chain") if length is None else chain(length)
+        grown = best("tree") or tree(DEFAULT_SHAPE) if shape is None else tree(shape)
+        return tuple(method for method in (PLAIN, line, grown) if method is not None)
+
+    def _key(self, method: Method, level: int, repeat: int) -> Key:
+        return self.key, f"concurrency-{level}", method.name, 0.0, "all", 0, repeat
+
+    def after(self, session: Session, records: list[Record]) -> None:
+        methods = self.methods(records)
+        missing = {
+            method
+            for method in methods
+            for level in self.config.levels
+            for repeat in range(self.config.repeats)
+            if not session.has(self._key(method, level, repeat))
+        }
+        if not missing:
+            return
+        session.free_engines()
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            dataset = Path(folder) / "prompts.json"
+            talk = self.bench.conversations
+            write_dataset([talk.text(prompt) for prompt in self.bench.prompts], dataset)
+            place, config = self.bench.place, self.bench.config
+            servers = {
+                method: BenchServer(method, place.target, place.head, config)
+                for method in methods
+                if method in missing
+            }
+            for server in servers.values():
+                stack.enter_context(server)
+            for server in servers.values():
+                server.wait()
+            self._measure_all(session, servers, dataset)
+
+    def _measure_all(
+        self, session: Session, servers: dict[Method, BenchServer], dataset: Path
+    ) -> None:
+        """Level after level, each on all servers in turn; who begins changes."""
+        order = list(servers)
+        for repeat in range(self.config.repeats):
+            for level in self.config.levels:
+                requests = max(self.config.least_requests, self.config.requests_per_level * level)
+                load = Load(level, requests, self.config.tokens)
+                for method in order:
+                    key = self._key(method, level, repeat)
+                    if session.has(key):
+                        continue
+                    try:
+                        session.record(key, measure_load(servers[method], dataset, load))
+                    # The other points are measured all the same.
+                    except (RuntimeError, OSError) as error:
+                        session.record(key, {"error": str(error)})
+                order = [*order[1:], order[0]]
+                print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
+
+    def result(self, records: list[Record]) -> Result:
+        result = self.new_result()
+        runs: dict[tuple[int, str], dict[int, Record]] = defaultdict(dict)
+        for record in records:
+            if record["experiment"] == self.key and "error" not in record:
+                level = int(record["group"].removeprefix("concurrency-"))
+                runs[level, record["method"]][record["repeat"]] = record
+        # Plain, the chain, the tree.
+        order = {name: place for place, name in enumerate((PLAIN.name, "chain", "tree"))}
+        for level, method in sorted(runs, key=lambda at: (at[0], order[at[1].partition("-")[0]])):
+            plain = runs.get((level, PLAIN.name), {})
+            result.rows.append(_row(level, method, runs[level, method], plain))
+        result.notes.append(
+            "`vllm serve` and `vllm bench serve`; the client shares the processor with the server. "
+            "tau from the server's own counters."
+        )
+        result.conclusions = _conclusions(result.rows)
+        return result
+
+
+def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Record]) -> Row:
+    names = ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms")
+    figures = {name: statistics.median(r[name] for r in mine.values()) for name in names}
+    taus = [record["tau"] for record in mine.values() if record["tau"] is not None]
+    row = {
+        "concurrency": level,
+        "method": method,
+        "requests": next(iter(mine.values()))["requests"],
+        **figures,
+        "tau": statistics.mean(taus) if taus else None,
+    }
+    ratios = [
+        record["tokens_per_s"] / plain[repeat]["tokens_per_s"]
+        for repeat, record in mine.items()
+        if repeat in plain
+    ]
+    if ratios:
+        row["repeats"], row["speedup"] = len(ratios), statistics.median(ratios)
+        row["speedup_min"], row["speedup_max"] = min(ratios), max(ratios)
+    return row
+
+
+def _conclusions(rows: list[Row]) -> list[str]:
+    found = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        rated = [r for r in rows if r["method"] == method and "speedup" in r]
+        if method == PLAIN.name or not rated:
+            continue
+        loses = next((row for row in rated if row["speedup"] < 1), None)
+        if loses is None:
+            found.append(
+                f"{method} pays at every concurrency tried, up to {rated[-1]['concurrency']}."
+            )
+        else:
+            found.append(
+                f"{method} stops paying at concurrency {loses['concurrency']}: {ratio_text(loses)}."
+            )
+    return found

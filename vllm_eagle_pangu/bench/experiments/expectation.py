@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E7: the speed-up that acceptance and forward times promise, and the one that was measured."""
+
+from __future__ import annotations
+
+import statistics
+
+from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row
+from vllm_eagle_pangu.bench.formulas import acceptance_rate, expected_tokens, speedup_bound
+from vllm_eagle_pangu.bench.groups import Group
+from vllm_eagle_pangu.bench.methods import PLAIN, Method
+from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.bench.statistics import Runs, summary
+
+
+class Expectation(Experiment):
+    key = "E7"
+    title = "Expected and measured speed-up"
+
+    def groups(self) -> list[Group]:
+        config = self.bench.config.expectation
+        assert config is not None
+        prompts = self.bench.some(config.prompts)
+        methods = self.bench.methods()
+        return [Group(self.key, "forwards", methods, prompts, forward_times=True)]
+
+    def result(self, records: list[Record]) -> Result:
+        result = self.new_result()
+        result.notes.append(
+            "T(1 row) is the median whole step of plain decoding; T(rows) the median time of the "
+            "target's forward and logits over all rows of a step, timed directly in the engine in "
+            "a run of its own. No step is shorter than its forward, so tokens x T(1) / T(rows) "
+            "bounds the speed-up; tokens are tau for a tree, and for a chain what its alpha "
+            "predicts. Measured: E1's speed-up where it ran, else this run's own."
+        )
+        for part in self.bench.parts[self.key]:
+            plain = self.bench.runs(records, part, PLAIN)
+            for method in part.methods:
+                mine = self.bench.runs(records, part, method)
+                if mine and plain and method != PLAIN:
+                    result.rows.append(self._row(records, method, mine, plain))
+        for row in result.rows:
+            result.conclusions.append(
+                f"{row['method']}: {row['tokens']:.2f} tokens per step over {row['rows']} rows "
+                f"bound it at {row['bound']:.2f}x; measured {row['measured']:.2f}x, "
+                f"{100 * row['fraction']:.0f} % of it."
+            )
+        return result
+
+    def _row(self, records: list[Record], method: Method, mine: Runs, plain: Runs) -> Row:
+        figures, base = summary(mine, plain), summary(plain, {})
+        answers = [record for repeats in mine.values() for record in repeats.values()]
+        sums = {
+            name: sum(record[name] for record in answers)
+            for name in ("accepted", "drafts", "full_drafts")
+        }
+        alpha = acceptance_rate(**sums) if method.kind == "chain" else None
+        tokens = figures["tau"] if alpha is None else expected_tokens(alpha, method.nodes)
+        forward = _forward_ms(mine)
+        bound = speedup_bound(tokens, base["step_ms"], forward)
+        headline = self.bench.row(records, self.bench.locate(method, ["E1"]), method)
+        measured = (headline or figures)["speedup"]
+        return {
+            "method": method.name,
+            "rows": method.nodes + 1,
+            "alpha": alpha,
+            "tokens": tokens,
+            "tau": figures["tau"],
+            "plain_step_ms": base["step_ms"],
+            "plain_forward_ms": _forward_ms(plain),
+            "forward_ms": forward,
+            "bound": bound,
+            "measured": measured,
+            "fraction": measured / bound,
+        }
+
+
+def _forward_ms(runs: Runs) -> float:
+    return statistics.median(
+        record["forward_ms"] for repeats in runs.values() for record in repeats.values()
+    )

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E3: where a step's time goes, by the plugin's own traces. A run of its own: tracing costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row
+from vllm_eagle_pangu.bench.groups import Group
+from vllm_eagle_pangu.bench.methods import PLAIN, tree
+from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.bench.statistics import percentile
+from vllm_eagle_pangu.tracing.reader import read_run, run_folders
+
+TOTAL = "whole step"
+RUNNER = "in the runner"
+REST = "outside the stages"
+# Rows that are no stage.
+SUMS = (TOTAL, RUNNER, REST)
+# The traces' own sum of a step's stages, without what lies between steps.
+STEP_SUM = "step"
+
+
+class Stages(Experiment):
+    key = "E3"
+    title = "Stages of a step"
+
+    def groups(self) -> list[Group]:
+        config = self.bench.config.stages
+        assert config is not None
+        methods = (PLAIN, *map(tree, config.trees))
+        return [Group(self.key, "traced", methods, self.bench.some(config.prompts), traced=True)]
+
+    def result(self, records: list[Record]) -> Result:
+        result = self.new_result()
+        result.notes.append(
+            "Stages from the traces of requests alone in their step, warm-up left out; the whole "
+            "step as the caller of the engine sees it, tracing included. Quantiles of the stages "
+            "do not add up to those of the step."
+        )
+        for part in self.bench.parts[self.key]:
+            for method in part.methods:
+                runs = self.bench.runs(records, part, method)
+                steps = [s for rs in runs.values() for r in rs.values() for s in r["steps_ms"]]
+                if not steps:
+                    continue
+                stages = stage_times(self._traces(method.name)) if method != PLAIN else {}
+                result.rows += _rows(method.name, stages, steps)
+                if method != PLAIN and not stages:
+                    result.errors.append(f"{method.name}: its traces hold no stage times")
+        result.conclusions = _conclusions(result.rows)
+        return result
+
+    def _traces(self, method: str) -> Iterable[dict[str, Any]]:
+        for folder in sorted(self.bench.place.out.glob(f"traces/rank-*/{method}")):
+            for run in _runs(folder):
+                yield from ({**line, "run": str(run)} for line in read_run(run))
+
+
+def _runs(folder: Path) -> list[Path]:
+    try:
+        return run_folders(folder)
+    except FileNotFoundError:
+        return []
+
+
+def stage_times(lines: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
+    """Milliseconds by stage over the steps of a single measured request."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        alone = line["kind"] == "step" and line["batch_size"] == 1
+        if alone and line["request"].startswith(Stages.key):
+            for name, value in line["stage_us"].items():
+                times[name.removesuffix("_us")].append(value / 1e3)
+    return dict(times)
+
+
+def _rows(method: str, stages: dict[str, list[float]], steps: list[float]) -> list[Row]:
+    whole = percentile(steps, 50)
+    parts = {name: times for name, times in stages.items() if name != STEP_SUM}
+    rows = [_row(method, name, times, whole) for name, times in parts.items()]
+    if rows:
+        inside = sum(row["p50_ms"] for row in rows)
+        rest = {"p50_ms": whole - inside, "p90_ms": None, "p99_ms": None}
+        share = (whole - inside) / whole
+        rows.append({"method": method, "stage": REST, "steps": len(steps), **rest, "share": share})
+    if STEP_SUM in stages:
+        rows.append(_row(method, RUNNER, stages[STEP_SUM], whole))
+    return [*rows, _row(method, TOTAL, steps, whole)]
+
+
+def _row(method: str, stage: str, times: list[float], whole: float) -> Row:
+    quantiles = {f"p{share}_ms": percentile(times, share) for share in (50, 90, 99)}
+    share = quantiles["p50_ms"] / whole
+    return {"method": method, "stage": stage, "steps": len(times), **quantiles, "share": share}
+
+
+def _conclusions(rows: list[Row]) -> list[str]:
+    found = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == method]
+        parts = [row for row in mine if row["stage"] not in SUMS]
+        if parts:
+            parts.sort(key=lambda row: -row["p50_ms"])
+            shares = ", ".join(f"{r['stage']} {100 * r['share']:.0f} %" for r in parts[:3])
+            found.append(f"{method}: of a step of {mine[-1]['p50_ms']:.2f} ms (median) {shares}.")
+    return found

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E6: acceptance and speed by temperature."""
+
+from __future__ import annotations
+
+from vllm_eagle_pangu.bench.config import TemperatureConfig
+from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
+from vllm_eagle_pangu.bench.groups import Group
+from vllm_eagle_pangu.bench.methods import PLAIN, Method, own_chain
+from vllm_eagle_pangu.bench.records import Record
+
+
+class Temperature(Experiment):
+    key = "E6"
+    title = "Sampling temperature"
+
+    @property
+    def config(self) -> TemperatureConfig:
+        config = self.bench.config.temperature
+        assert config is not None
+        return config
+
+    def groups(self) -> list[Group]:
+        prompts, own = self.bench.some(self.config.prompts), self._own()
+        groups = []
+        for value in self.config.temperatures:
+            # Greedy is E1, but for chains that are not in it.
+            greedy_done = value == 0 and self._greedy_in_e1()
+            methods = (PLAIN, *own) if greedy_done else (*self.bench.methods(), *own)
+            if methods != (PLAIN,):
+                groups.append(Group(self.key, f"temperature-{value}", methods, prompts, value))
+        return groups
+
+    def _own(self) -> tuple[Method, ...]:
+        return tuple(map(own_chain, self.config.own_chains))
+
+    def _greedy_in_e1(self) -> bool:
+        config = self.bench.config.throughput
+        if "E1" not in self.bench.chosen or config is None:
+            return False
+        there = {prompt.id for prompt in self.bench.some(config.prompts)}
+        return {prompt.id for prompt in self.bench.some(self.config.prompts)} <= there
+
+    def _group(self, method: Method, temperature: float) -> Group | None:
+        for part in self.bench.parts.get(self.key, []):
+            if method in part.methods and part.temperature == temperature:
+                return part
+        return self.bench.locate(method, ["E1"]) if temperature == 0 else None
+
+    def result(self, records: list[Record]) -> Result:
+        result = self.new_result()
+        prompts = self.bench.some(self.config.prompts)
+        for method in (*self.bench.methods(), *self._own()):
+            swept = []
+            for value in sorted(self.config.temperatures):
+                row = self.bench.row(records, self._group(method, value), method, prompts)
+                if row is not None:
+                    row.pop("same_as_plain", None)  # other draws, the same distribution
+                    swept.append({"temperature": value, "kind": method.kind, **row})
+            result.rows += swept
+            if method != PLAIN:
+                result.conclusions += _pays_until(method.name, swept)
+        for value in sorted(self.config.temperatures):
+            rows = [r for r in result.rows if r["temperature"] == value and r["kind"] != "plain"]
+            best = fastest(rows)
+            if best is not None:
+                result.conclusions.append(
+                    f"Temperature {value}: fastest is {best['method']}, {ratio_text(best)}, "
+                    f"tau {best['tau']:.2f}."
+                )
+        return result
+
+
+def _pays_until(name: str, rows: list[Row]) -> list[str]:
+    """Where a method stops paying, by rows of rising temperature."""
+    idle = [str(row["temperature"]) for row in rows if row["tau"] == 1]
+    if idle:
+        return [f"{name} had not one drafted token accepted at temperature {', '.join(idle)}."]
+    rated = [row for row in rows if row.get("speedup") is not None]
+    if not rated:
+        return []
+    loses = next((row for row in rated if row["speedup"] < 1), None)
+    if loses is None:
+        return [f"{name} pays at every temperature tried, up to {rated[-1]['temperature']}."]
+    sure = "" if loses["speedup_max"] < 1 else ", within its spread"
+    return [
+        f"{name} stops paying at temperature {loses['temperature']}: {ratio_text(loses)}{sure}."
+    ]

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures, as PNG. Without matplotlib there are none, and the report says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_pangu.bench.experiments.base import Result, Row
+from vllm_eagle_pangu.bench.experiments.stages import SUMS
+
+SIZE = (7.0, 3.6)
+COLORS = {"plain": "#7b8794", "chain": "#2f6fb3", "tree": "#0b7a5c"}
+
+
+def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
+    """Draw what the results hold; the names of the files by experiment."""
+    if find_spec("matplotlib") is None:
+        for result in results:
+            if result.key in _DRAWN:
+                result.notes.append("No figure: install vllm-eagle-pangu[bench] for matplotlib.")
+        return {}
+    import matplotlib
+
+    matplotlib.use("Agg")
+    drawn = {}
+    for result in results:
+        pictures = _DRAWN.get(result.key, {})
+        made = [name for name, draw in pictures.items() if _draw(draw, result, out / name)]
+        if made:
+            drawn[result.key] = made
+    return drawn
+
+
+def _draw(draw: Callable[[Any, Result], bool], result: Result, path: Path) -> bool:
+    """Whether there was anything to draw."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+    try:
+        if not draw(axes, result):
+            return False
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, dpi=150)
+        return True
+    finally:
+        pyplot.close(figure)
+
+
+def _bars(axes: Any, rows: list[Row], labels: list[str]) -> bool:
+    """Speed-ups with their spreads."""
+    if not rows:
+        return False
+    middle = [row["speedup"] for row in rows]
+    colors = [COLORS[row["method"].partition("-")[0]] for row in rows]
+    axes.bar(labels, middle, yerr=_errors(rows), color=colors, capsize=3)
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_ylabel("speed-up over plain")
+    axes.tick_params(axis="x", labelrotation=20)
+    return True
+
+
+def _errors(rows: list[Row]) -> list[list[float]]:
+    return [
+        [row["speedup"] - row["speedup_min"] for row in rows],
+        [row["speedup_max"] - row["speedup"] for row in rows],
+    ]
+
+
+def _lines(axes: Any, rows: list[Row], x: str, label: str) -> bool:
+    """Speed-up against `x`, a line per method."""
+    for method in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == method]
+        axes.errorbar(
+            [row[x] for row in mine],
+            [row["speedup"] for row in mine],
+            yerr=_errors(mine),
+            marker="o",
+            capsize=3,
+            label=method,
+        )
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlabel(label)
+    axes.set_ylabel("speed-up over plain")
+    if rows:
+        axes.legend(frameon=False, fontsize=8)
+    return bool(rows)
+
+
+def _rated(result: Result) -> list[Row]:
+    return [row for row in result.rows if row.get("speedup") is not None]
+
+
+def _throughput(axes: Any, result: Result) -> bool:
+    rows = _rated(result)
+    return _bars(axes, rows, [row["method"] for row in rows])
+
+
+def _sweep(sweep: str, column: str, label: str) -> Callable[[Any, Result], bool]:
+    def draw(axes: Any, result: Result) -> bool:
+        rows = [row for row in _rated(result) if row["sweep"] == sweep]
+        if not rows:
+            return False
+        places = [row[column] for row in rows]
+        axes.errorbar(
+            places,
+            [row["speedup"] for row in rows],
+            yerr=_errors(rows),
+            color=COLORS["tree"],
+            marker="o",
+            capsize=3,
+        )
+        axes.set_xlabel(label)
+        axes.set_ylabel("speed-up over plain", color=COLORS["tree"])
+        right = axes.twinx()
+        right.plot(places, [row["tau"] for row in rows], color=COLORS["chain"], marker="s")
+        right.set_ylabel("tau", color=COLORS["chain"])
+        return True
+
+    return draw
+
+
+def _stages(axes: Any, result: Result) -> bool:
+    from matplotlib import colormaps
+
+    rows = [row for row in result.rows if row["stage"] not in SUMS]
+    stages = list(dict.fromkeys(row["stage"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    left = dict.fromkeys(methods, 0.0)
+    for place, stage in enumerate(stages):
+        mine = {row["method"]: row["p50_ms"] for row in rows if row["stage"] == stage}
+        axes.barh(
+            list(mine),
+            list(mine.values()),
+            height=0.5,
+            left=[left[method] for method in mine],
+            label=stage,
+            color=colormaps["tab20"](place),
+        )
+        left |= {method: left[method] + mine[method] for method in mine}
+    axes.set_xlabel("ms per step (medians)")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return bool(rows)
+
+
+def _windows(axes: Any, result: Result) -> bool:
+    rows = _rated(result)
+    return _bars(axes, rows, [str(row["window"]) for row in rows])
+
+
+def _distances(axes: Any, result: Result) -> bool:
+    rows = result.more.get("distances", [])
+    labels = [str(r["from"]) if r["from"] == r["to"] else f"{r['from']}-{r['to']}" for r in rows]
+    axes.bar(labels, [row["share"] for row in rows], color=COLORS["chain"])
+    axes.set_xlabel("distance of the strongest key, tokens")
+    axes.set_ylabel("share of (row, head)")
+    axes.tick_params(axis="x", labelrotation=30)
+    return bool(rows)
+
+
+def _concurrency(axes: Any, result: Result) -> bool:
+    axes.set_xscale("log", base=2)
+    return _lines(axes, _rated(result), "concurrency", "concurrent requests")
+
+
+def _temperature(axes: Any, result: Result) -> bool:
+    rows = [row for row in _rated(result) if row["kind"] != "plain"]
+    return _lines(axes, rows, "temperature", "temperature")
+
+
+def _expectation(axes: Any, result: Result) -> bool:
+    names = [row["method"] for row in result.rows]
+    axes.bar(names, [row["bound"] for row in result.rows], color="#d5dde3", label="bound")
+    axes.bar(
+        names,
+        [row["measured"] for row in result.rows],
+        width=0.5,
+        color=[COLORS[name.partition("-")[0]] for name in names],
+        label="measured",
+    )
+    axes.set_ylabel("speed-up over plain")
+    axes.tick_params(axis="x", labelrotation=20)
+    axes.legend(frameon=False, fontsize=8)
+    return bool(names)
+
+
+_DRAWN: dict[str, dict[str, Callable[[Any, Result], bool]]] = {
+    "E1": {"E1.png": _throughput},
+    "E2": {
+        "E2-nodes.png": _sweep("nodes", "nodes", "nodes M"),
+        "E2-depths.png": _sweep("depths", "depth", "depth D"),
+    },
+    "E3": {"E3.png": _stages},
+    "E4": {"E4.png": _windows, "E4-distances.png": _distances},
+    "E5": {"E5.png": _concurrency},
+    "E6": {"E6.png": _temperature},
+    "E7": {"E7.png": _expectation},
+}

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What speculation can give, by the usual formulas."""
+
+from __future__ import annotations
+
+
+def acceptance_rate(accepted: int, drafts: int, full_drafts: int) -> float | None:
+    """alpha, the chance that a drafted token is accepted if those before it were.
+
+    The maximum-likelihood value where it is the same at every position: of the tokens that came to
+    trial, the share accepted. A draft's first rejected token is tried, those behind it are not;
+    a draft accepted in full has no rejected one. None without a trial.
+    """
+    trials = accepted + drafts - full_drafts
+    return accepted / trials if trials else None
+
+
+def expected_tokens(alpha: float, length: int) -> float:
+    """Tokens per step of a chain of K = `length` (Leviathan et al. 2023, equation 1).
+
+    (1 - alpha^(K+1)) / (1 - alpha): 1 + alpha + ... + alpha^K, the bonus token included.
+    """
+    if alpha == 1:
+        return float(length + 1)
+    return (1 - alpha ** (length + 1)) / (1 - alpha)
+
+
+def speedup_bound(tokens: float, plain_step_ms: float, forward_ms: float) -> float:
+    """The speed-up were a step nothing but its target forward.
+
+    `tokens` per step, against `plain_step_ms` per token; `forward_ms` over all rows of the step.
+    """
+    return tokens * plain_step_ms / forward_ms

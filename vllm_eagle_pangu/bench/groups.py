@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups: methods that are measured on the same prompts in one interleaving, plain among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from vllm_eagle_pangu.bench.methods import PLAIN, Method
+from vllm_eagle_pangu.bench.prompts import Prompt
+from vllm_eagle_pangu.bench.records import Key
+
+# Neighbours in time are compared, and an engine's first answer after another's pays for the caches.
+PROMPTS_PER_BLOCK = 4
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is measured together; `name` tells an experiment's groups apart."""
+
+    experiment: str
+    name: str
+    methods: tuple[Method, ...]
+    prompts: tuple[Prompt, ...]
+    temperature: float = 0.0
+    forward_times: bool = False
+    """Also time the target's forward by itself."""
+    traced: bool = False
+
+    def key(self, method: Method, prompt: Prompt, turn: int, repeat: int) -> Key:
+        """Of the record of one answer; the order of `records.KEY`."""
+        temperature = float(self.temperature)
+        return self.experiment, self.name, method.name, temperature, prompt.id, turn, repeat
+
+    def answers(self, repeats: int) -> Iterator[tuple[Method, Prompt, int, int]]:
+        """Every (method, prompt, turn, repeat) of the group."""
+        for repeat in range(repeats):
+            for prompt in self.prompts:
+                for turn in range(len(prompt.turns)):
+                    for method in self.methods:
+                        yield method, prompt, turn, repeat
+
+    def of(self, prompts: tuple[Prompt, ...]) -> Group:
+        return replace(self, prompts=prompts)
+
+    def cut(self, engines: int) -> list[Group]:
+        """Parts of at most `engines` methods, each with its own plain decoding to compare with."""
+        if len(self.methods) <= engines:
+            return [self]
+        others = [method for method in self.methods if method != PLAIN]
+        size = engines - (PLAIN in self.methods)
+        # As even as can be: no part of a single method beside plain.
+        size = math.ceil(len(others) / math.ceil(len(others) / size))
+        head = (PLAIN,) if PLAIN in self.methods else ()
+        parts = [tuple(others[start : start + size]) for start in range(0, len(others), size)]
+        return [
+            replace(self, name=f"{self.name}-{number}", methods=(*head, *part))
+            for number, part in enumerate(parts, start=1)
+        ]
+
+
+def rounds(group: Group, repeats: int) -> Iterator[tuple[int, Method, tuple[Prompt, ...]]]:
+    """(repeat, method, block of prompts) in the order of measuring.
+
+    All methods take a block before the next one comes; who begins changes from block to block.
+    """
+    size = PROMPTS_PER_BLOCK
+    blocks = [group.prompts[start : start + size] for start in range(0, len(group.prompts), size)]
+    for repeat in range(repeats):
+        for number, block in enumerate(blocks):
+            first = (repeat + number) % len(group.methods)
+            for method in (*group.methods[first:], *group.methods[:first]):
+                yield repeat, method, block

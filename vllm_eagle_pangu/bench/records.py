@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records: one line for each measurement, appended as soon as it is there, merged by key."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+Key = tuple[Any, ...]
+
+KEY = ("experiment", "group", "method", "temperature", "prompt", "turn", "repeat")
+# What depends on the prompt and the method alone: the same whoever measured it, and when.
+COUNTS = ("prompt_tokens", "output_tokens", "drafts", "drafted", "accepted", "full_drafts", "tau")
+
+
+def key_of(record: Record) -> Key:
+    return tuple(record[name] for name in KEY)
+
+
+def record_file(folder: Path, rank: int) -> Path:
+    return folder / f"records-{rank}.jsonl"
+
+
+class RecordFile:
+    """The records of one rank. A last line that a killed process cut is taken off first."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            whole = path.read_bytes()
+            if whole and not whole.endswith(b"\n"):
+                path.write_bytes(whole[: whole.rfind(b"\n") + 1])
+        self._file = path.open("a", encoding="utf-8")
+
+    def append(self, record: Record) -> None:
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_records(folder: Path) -> dict[Key, Record]:
+    """Every rank's records by key. A measurement replaces an error, the later one the earlier."""
+    found: dict[Key, Record] = {}
+    for path in sorted(folder.glob("records-*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            # The last line of a rank that still writes, or was killed.
+            if not line.endswith("\n"):
+                continue
+            record = json.loads(line)
+            key = key_of(record)
+            if "error" not in record or "error" in found.get(key, {"error": ""}):
+                found[key] = record
+    return found
+
+
+def merged(records: Iterable[Record]) -> list[Record]:
+    """Sorted by key: the same list however many ranks wrote it."""
+    return sorted(records, key=key_of)
+
+
+def write_counts(records: Iterable[Record], path: Path) -> None:
+    """The records without their times, as CSV; the output as a digest of its token ids."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([*KEY, *COUNTS, "output"])
+        for record in merged(records):
+            if "output_ids" not in record:
+                continue
+            digest = hashlib.sha256(json.dumps(record["output_ids"]).encode()).hexdigest()[:16]
+            rows.writerow([*key_of(record), *(record[name] for name in COUNTS), digest])

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""report.md: tables, and sentences made of their numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_eagle_pangu.bench.experiments.base import Result, Row, speedup_text
+
+SPREAD = "speed-up (min to max)"
+# Left out of the Markdown tables, which stay narrow; the CSV files have every column.
+HIDDEN = {"kind", "speedup_min", "speedup_max", "prompts", "repeats"}
+HEADERS = {
+    "tokens_per_s": "tokens/s",
+    "speedup": SPREAD,
+    "prompt_mean": "prompts: mean",
+    "prompt_p50": "p50",
+    "prompt_p90": "p90",
+    "prompt_p99": "p99",
+    "same_as_plain": "same tokens as plain",
+    "ttft_ms": "TTFT ms",
+    "tpot_ms": "TPOT ms",
+    "step_ms": "step ms",
+}
+BIG = 100
+
+
+def report(
+    results: list[Result],
+    missing: dict[int, list[str]],
+    provenance: dict[str, Any],
+    pictures: dict[str, list[str]],
+) -> str:
+    """The whole page. `pictures`: file names by experiment."""
+    parts = ["# Benchmark", _machine(provenance)]
+    for rank, prompts in missing.items():
+        parts.append(f"**Rank {rank} did not finish.** Not measured: {', '.join(prompts)}.")
+    for result in results:
+        parts.append(f"## {result.key} {result.title}")
+        parts += [f"- {sentence}" for sentence in result.conclusions]
+        parts += [f"**Failed:** {error}" for error in result.errors]
+        for rows in (result.rows, *result.more.values()):
+            if rows:
+                parts.append(_table(rows))
+        parts += [f"![{result.title}]({name})" for name in pictures.get(result.key, [])]
+        parts += result.notes
+    return "\n\n".join(parts).replace("\n\n- ", "\n- ") + "\n"
+
+
+def _machine(provenance: dict[str, Any]) -> str:
+    device, versions = provenance["device"], provenance["versions"]
+    git = provenance["git"]
+    source = f"commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}" if git else ""
+    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
+    where = f"{device['name']}, {device['cores']} cores, {device['torch_threads']} torch threads"
+    return "; ".join(part for part in (provenance["date"], where, packages, source) if part) + "."
+
+
+def _table(rows: list[Row]) -> str:
+    names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in HIDDEN]
+    head = [HEADERS.get(name, name.replace("_", " ")) for name in names]
+    lines = [_line(head), _line(["---", *["--:"] * (len(names) - 1)])]
+    lines += [_line([_cell(row, name) for name in names]) for row in rows]
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(row: Row, name: str) -> str:
+    value = row.get(name)
+    if value is None:
+        return "-"
+    if name == "speedup":
+        return speedup_text(row)
+    if name == "same_as_plain":
+        return f"{value} of {row['prompts']}"
+    if isinstance(value, float):
+        return f"{value:.1f}" if abs(value) >= BIG else f"{value:.2f}"
+    return str(value)

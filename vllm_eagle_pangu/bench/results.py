@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves: results.json, a CSV for each table, report.md, figures, compare.json."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_pangu.bench.experiments.base import Result, Row
+from vllm_eagle_pangu.bench.experiments.throughput import compared
+from vllm_eagle_pangu.bench.figures import draw_figures
+from vllm_eagle_pangu.bench.records import Record, write_counts
+from vllm_eagle_pangu.bench.report import report
+
+
+@dataclass
+class Outcome:
+    """All that a run found. `missing`: prompts without a record, by the rank that died."""
+
+    provenance: dict[str, Any]
+    config: dict[str, Any]
+    results: list[Result]
+    missing: dict[int, list[str]]
+
+    def failed(self) -> bool:
+        return bool(self.missing) or any(result.errors for result in self.results)
+
+
+def record_errors(records: Iterable[Record], experiment: str) -> list[str]:
+    """Each error of an experiment once, with how many answers it cost."""
+    counted = Counter(
+        (record["method"], record["error"])
+        for record in records
+        if record["experiment"] == experiment and "error" in record
+    )
+    return [f"{method}: {error} ({count} answers)" for (method, error), count in counted.items()]
+
+
+def write_results(outcome: Outcome, records: list[Record], out: Path) -> None:
+    """Write everything into `out`; `records` sorted."""
+    write_lines(records, out / "records.jsonl")
+    write_counts(records, out / "counts.csv")
+    for result in outcome.results:
+        write_csv(result.rows, out / f"{result.key}.csv")
+        for name, rows in result.more.items():
+            write_csv(rows, out / f"{result.key}-{name}.csv")
+        if result.key == "E1" and result.rows:
+            write_json(compared(result.rows), out / "compare.json")
+    pictures = draw_figures(outcome.results, out)
+    experiments = {result.key: asdict(result) for result in outcome.results}
+    write_json(
+        {
+            "provenance": outcome.provenance,
+            "config": outcome.config,
+            "missing": {str(rank): prompts for rank, prompts in outcome.missing.items()},
+            "experiments": experiments,
+        },
+        out / "results.json",
+    )
+    text = report(outcome.results, outcome.missing, outcome.provenance, pictures)
+    (out / "report.md").write_text(text, encoding="utf-8")
+
+
+def write_lines(records: list[Record], path: Path) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def write_json(content: object, path: Path) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def write_csv(rows: list[Row], path: Path) -> None:
+    """A column for every key of any row."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.DictWriter(file, names)
+        lines.writeheader()
+        lines.writerows(rows)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A benchmark run: plan, measure this rank's share; rank 0 waits, merges and writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig
+from vllm_eagle_pangu.bench.experiments.base import Bench, Experiment, Result
+from vllm_eagle_pangu.bench.experiments.budget import Budget
+from vllm_eagle_pangu.bench.experiments.concurrency import Concurrency
+from vllm_eagle_pangu.bench.experiments.expectation import Expectation
+from vllm_eagle_pangu.bench.experiments.stages import Stages
+from vllm_eagle_pangu.bench.experiments.temperature import Temperature
+from vllm_eagle_pangu.bench.experiments.throughput import Throughput
+from vllm_eagle_pangu.bench.experiments.window import Window
+from vllm_eagle_pangu.bench.prompts import Conversations, Prompt, read_prompts, select
+from vllm_eagle_pangu.bench.records import Record, merged, read_records, record_file
+from vllm_eagle_pangu.bench.results import Outcome, record_errors, write_results
+from vllm_eagle_pangu.bench.session import Place, Session
+from vllm_eagle_pangu.bench.sharding import Marker, Rank, wait_for_others
+from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.demo import pair
+from vllm_eagle_pangu.tracing.provenance import provenance
+
+# In the order of measuring: E6 and E7 run on the engines that E1 has loaded.
+EXPERIMENTS: tuple[type[Experiment], ...] = (
+    Throughput,
+    Temperature,
+    Expectation,
+    Budget,
+    Window,
+    Stages,
+    Concurrency,
+)
+
+
+def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) -> int:
+    """This rank's part of a run. 0, or 1 where anything failed; 0 for ranks above 0 that finished.
+
+    Raises ValueError for what the user must mend before anything is measured.
+    """
+    rank = Rank.from_environment()
+    chosen = config.chosen(only)
+    place = Place(*_pair(config), out.resolve())
+    _claim(place.out, config, rank, resume)
+    bench = plan(config, place, chosen)
+    experiments = [kind(bench) for kind in EXPERIMENTS if kind.key in chosen]
+    for experiment in experiments:
+        groups = experiment.groups()
+        bench.parts[experiment.key] = [p for group in groups for p in group.cut(config.hosts)]
+    signal.signal(signal.SIGTERM, _leave)
+    session = Session(config, place, rank, bench.conversations)
+    failures: dict[str, list[str]] = defaultdict(list)
+    with Marker(place.out, rank) as marker:
+        try:
+            measure(session, experiments, failures)
+            marker.finish()
+            if rank.rank != 0:
+                return 0
+            session.free_engines()
+            missing = _wait(bench, session, rank)
+            if not missing:
+                _finish(session, experiments, failures)
+        except SystemExit:
+            # torchrun ends every rank when one dies: rank 0 says what was left.
+            session.abandon()
+            if rank.rank != 0 or rank.world_size == 1:
+                raise
+            missing = missing_prompts(bench, place.out, rank, range(rank.world_size))
+        finally:
+            session.close()
+    return _conclude(bench, experiments, failures, missing)
+
+
+def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
+    """Read and select the prompts; the same in every rank."""
+    from transformers import AutoTokenizer
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    tokenizer = AutoTokenizer.from_pretrained(place.target)
+    conversations = Conversations(tokenizer, config.prompts.chat)
+    path = config.prompts.path
+    source = pair.find().prompts if path is None else Path(path)
+    prompts = read_prompts(config.prompts.source, source)
+
+    def length(prompt: Prompt) -> int:
+        return len(conversations.ids(prompt))
+
+    room = config.engine.max_model_len - config.tokens
+    selected = select(prompts, length, config.prompts, room)
+    longest = []
+    if config.window is not None:
+        wanted = replace(
+            config.prompts, choice="longest", count=config.window.prompts, max_tokens=None
+        )
+        longest = select(prompts, length, wanted, room)
+    return Bench(config, place, chosen, selected, longest, conversations)
+
+
+def measure(
+    session: Session, experiments: list[Experiment], failures: dict[str, list[str]]
+) -> None:
+    for experiment in experiments:
+        for part in experiment.bench.parts[experiment.key]:
+            _guarded(experiment, failures, partial(session.measure, part))
+
+
+def missing_prompts(
+    bench: Bench, out: Path, rank: Rank, dead: range | list[int]
+) -> dict[int, list[str]]:
+    """By rank, the prompts of which it lacks a record."""
+    there = read_records(out)
+    found: dict[int, set[str]] = {other: set() for other in dead}
+    for parts in bench.parts.values():
+        for part in parts:
+            for method, prompt, turn, repeat in part.answers(bench.config.repeats):
+                owner = rank.owner(prompt.index)
+                if owner in found and part.key(method, prompt, turn, repeat) not in there:
+                    found[owner].add(prompt.id)
+    return {other: sorted(prompts) for other, prompts in found.items() if prompts}
+
+
+def _pair(config: BenchConfig) -> tuple[Path, Path]:
+    if config.target == "demo":
+        found = pair.find()
+        return found.target, found.draft
+    for key, value in (("target", config.target), ("head", config.head)):
+        if not (Path(value) / "config.json").is_file():
+            raise refusal(key, value, "no config.json there", "name a Hugging Face folder")
+    return Path(config.target).resolve(), Path(config.head).resolve()
+
+
+def _claim(out: Path, config: BenchConfig, rank: Rank, resume: bool) -> None:
+    """Make the folder this run's. Raises ValueError where it holds another's records."""
+    if not resume and record_file(out, rank.rank).exists():
+        raise refusal(
+            "--out", str(out), "holds records", "pass --resume to go on, or name another folder"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    note = out / "config.json"
+    if resume and note.exists() and json.loads(note.read_text())["digest"] != config.digest():
+        raise refusal(
+            "--resume",
+            str(out),
+            "its records are of another configuration",
+            f"compare {note} with yours, or name another folder",
+        )
+    if rank.rank == 0:
+        content = {"digest": config.digest(), "config": asdict(config)}
+        note.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def _guarded(
+    experiment: Experiment, failures: dict[str, list[str]], work: Callable[[], None]
+) -> None:
+    """An experiment that breaks takes no other down: its error is a part of its result."""
+    try:
+        work()
+    except Exception as error:
+        failures[experiment.key].append(f"{type(error).__name__}: {error}")
+        print(f"{experiment.key} failed: {failures[experiment.key][-1]}", flush=True)
+
+
+def _wait(bench: Bench, session: Session, rank: Rank) -> dict[int, list[str]]:
+    """Wait for the other ranks; what the dead ones left."""
+    out = bench.place.out
+
+    def complete(other: int) -> bool:
+        return not missing_prompts(bench, out, rank, [other])
+
+    dead = wait_for_others(out, rank, complete)
+    return missing_prompts(bench, out, rank, dead)
+
+
+def _finish(
+    session: Session, experiments: list[Experiment], failures: dict[str, list[str]]
+) -> None:
+    """What only rank 0 measures, once the others are done."""
+    session.records.update(read_records(session.place.out))
+    for experiment in experiments:
+        records = list(session.records.values())
+        _guarded(experiment, failures, partial(experiment.after, session, records))
+
+
+def _conclude(
+    bench: Bench,
+    experiments: list[Experiment],
+    failures: dict[str, list[str]],
+    missing: dict[int, list[str]],
+) -> int:
+    out = bench.place.out
+    records = merged(read_records(out).values())
+    results = [_result(experiment, records, failures) for experiment in experiments]
+    results.sort(key=lambda result: list(SECTIONS).index(result.key))
+    facts = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        **provenance(_device()),
+    }
+    outcome = Outcome(facts, asdict(bench.config), results, missing)
+    write_results(outcome, records, out)
+    for rank, prompts in missing.items():
+        print(f"rank {rank} did not finish; not measured: {', '.join(prompts)}", file=sys.stderr)
+    for result in results:
+        for error in result.errors:
+            print(f"{result.key} failed: {error}", file=sys.stderr)
+    print(f"written: {out / 'report.md'}", flush=True)
+    return 1 if outcome.failed() else 0
+
+
+def _result(
+    experiment: Experiment, records: list[Record], failures: dict[str, list[str]]
+) -> Result:
+    try:
+        result = experiment.result(records)
+    except Exception as error:
+        result = experiment.new_result()
+        result.errors.append(f"no result: {type(error).__name__}: {error}")
+    result.errors += failures[experiment.key] + record_errors(records, experiment.key)
+    return result
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

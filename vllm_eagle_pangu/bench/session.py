@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures groups on this rank's prompts, recording every answer as soon as it is there."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_pangu.bench.config import BenchConfig
+from vllm_eagle_pangu.bench.engines import EngineError, EnginePool
+from vllm_eagle_pangu.bench.groups import Group, rounds
+from vllm_eagle_pangu.bench.methods import Method
+from vllm_eagle_pangu.bench.prompts import Conversations, Prompt
+from vllm_eagle_pangu.bench.records import KEY, Key, Record, RecordFile, read_records, record_file
+from vllm_eagle_pangu.bench.sharding import Rank
+
+# After its last operator an OpenMP thread spins for 200 ms; the next engine waits for it to sleep.
+SETTLE_S = 0.25
+
+
+def engine_options(config: BenchConfig) -> dict[str, Any]:
+    """Arguments of `LLM`, the same for every method."""
+    engine = config.engine
+    options = {
+        "dtype": engine.dtype,
+        "enforce_eager": engine.enforce_eager,
+        "max_model_len": engine.max_model_len,
+        "max_num_seqs": engine.max_num_seqs,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "seed": config.seed,
+    }
+    if engine.kv_cache_bytes is not None:
+        options["kv_cache_memory_bytes"] = engine.kv_cache_bytes
+    return options
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run reads and writes."""
+
+    target: Path
+    head: Path
+    out: Path
+
+    def traces(self, rank: int, method: str) -> Path:
+        return self.out / "traces" / f"rank-{rank}" / method
+
+
+class Session:
+    """The engines and the records of one rank."""
+
+    def __init__(
+        self, config: BenchConfig, place: Place, rank: Rank, conversations: Conversations
+    ) -> None:
+        self.config, self.place, self.rank = config, place, rank
+        self._conversations = conversations
+        self._pool = EnginePool(str(place.target), engine_options(config), config.hosts)
+        self.records = read_records(place.out)
+        self._file = RecordFile(record_file(place.out, rank.rank))
+
+    def close(self) -> None:
+        self._pool.close()
+        self._file.close()
+
+    def free_engines(self) -> None:
+        """End all engines, for what needs the machine to itself."""
+        self._pool.close()
+
+    def abandon(self) -> None:
+        """End all engines at once, whatever they are at."""
+        self._pool.close(patience_s=0.0)
+
+    def has(self, key: Key) -> bool:
+        return "error" not in self.records.get(key, {"error": ""})
+
+    def record(self, key: Key, content: Record) -> None:
+        """Keep and append one record; `content` without the key."""
+        record = {**dict(zip(KEY, key, strict=True)), **content, "rank": self.rank.rank}
+        self.records[key] = record
+        self._file.append(record)
+
+    def measure(self, group: Group) -> None:
+        """Measure what is missing of a group, on the prompts of this rank."""
+        own = group.of(tuple(p for p in group.prompts if self.rank.owns(p.index)))
+        missing = {
+            m.name for m, *rest in own.answers(self.config.repeats) if self._lacks(own, m, rest)
+        }
+        wanted = {self._engine(own, m): m for m in own.methods if m.name in missing}
+        if not wanted:
+            return
+        begin = time.monotonic()
+        errors = self._pool.load({name: self._speculative(own, m) for name, m in wanted.items()})
+        for name, error in errors.items():
+            self._give_up(own, wanted[name], error)
+        loaded = time.monotonic()
+        for repeat, method, block in rounds(own, self.config.repeats):
+            if self._engine(own, method) in wanted.keys() - errors.keys():
+                self._measure_block(own, method, block, repeat)
+        if own.traced:
+            # A trace is complete once its engine has ended.
+            for name, method in wanted.items():
+                if self._traced(own, method):
+                    self._pool.end(name)
+        print(
+            f"[rank {self.rank.rank}] {group.experiment} {group.name}: {len(wanted)} methods, "
+            f"{len(own.prompts)} prompts, engines {loaded - begin:.0f} s, "
+            f"measuring {time.monotonic() - loaded:.0f} s",
+            flush=True,
+        )
+
+    def _lacks(self, group: Group, method: Method, rest: list[Any]) -> bool:
+        prompt, turn, repeat = rest
+        return not self.has(group.key(method, prompt, turn, repeat))
+
+    def _engine(self, group: Group, method: Method) -> str:
+        return f"{method.name} traced" if self._traced(group, method) else method.name
+
+    def _traced(self, group: Group, method: Method) -> bool:
+        """Only this plugin's methods have traces."""
+        return group.traced and method.kind == "tree"
+
+    def _speculative(self, group: Group, method: Method) -> dict[str, Any] | None:
+        traces = self.place.traces(self.rank.rank, method.name)
+        return method.speculative(str(self.place.head), str(traces) if group.traced else None)
+
+    def _measure_block(
+        self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int
+    ) -> None:
+        for turn in range(max(len(prompt.turns) for prompt in block)):
+            requests: dict[Key, dict[str, Any]] = {}
+            for prompt in block:
+                key = group.key(method, prompt, turn, repeat)
+                if turn < len(prompt.turns) and not self.has(key):
+                    request = self._request(group, method, prompt, turn, repeat)
+                    if request is not None:
+                        requests[key] = request
+            if requests and not self._answer(group, method, requests):
+                return
+
+    def _answer(self, group: Group, method: Method, requests: dict[Key, dict[str, Any]]) -> bool:
+        """Whether the engine lived through it."""
+        name = self._engine(group, method)
+        if name not in self._pool:
+            return False
+        try:
+            answers = self._pool[name].measure(list(requests.values()), group.forward_times)
+            for key, figures in zip(requests, answers, strict=True):
+                self.record(key, figures)
+        except EngineError as error:
+            self._pool.fail(name, error)
+            self._give_up(group, method, str(error))
+            return False
+        time.sleep(SETTLE_S)
+        return True
+
+    def _request(
+        self, group: Group, method: Method, prompt: Prompt, turn: int, repeat: int
+    ) -> dict[str, Any] | None:
+        """The request, or None and an error's record where it cannot be asked."""
+        key = group.key(method, prompt, turn, repeat)
+        earlier = [group.key(method, prompt, before, repeat) for before in range(turn)]
+        if not all(self.has(before) for before in earlier):
+            self.record(key, {"error": "the turn before it has no answer"})
+            return None
+        ids = self._conversations.ids(prompt, [self.records[k]["output_ids"] for k in earlier])
+        tokens, room = self.config.tokens, self.config.engine.max_model_len
+        if len(ids) + tokens > room:
+            self.record(key, {"error": f"{len(ids)} tokens and {tokens} more exceed {room}"})
+            return None
+        params: dict[str, Any] = {
+            "max_tokens": tokens,
+            "ignore_eos": self.config.ignore_eos,
+            "temperature": group.temperature,
+        }
+        if group.temperature > 0:
+            # Of the prompt and the repeat alone: the same whichever rank asks.
+            params["seed"] = self.config.seed + zlib.crc32(f"{prompt.id} {turn} {repeat}".encode())
+        return {"id": " ".join(map(str, key)), "ids": ids, "params": params}
+
+    def _give_up(self, group: Group, method: Method, error: str) -> None:
+        print(f"[rank {self.rank.rank}] {group.experiment} {method.name}: {error}", flush=True)
+        for other, prompt, turn, repeat in group.answers(self.config.repeats):
+            key = group.key(other, prompt, turn, repeat)
+            if other == method and not self.has(key):
+                self.record(key, {"error": error})

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From records to figures. Ratios are taken within a repeat, between neighbours in time."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from vllm_eagle_pangu.bench.records import Record
+
+# (prompt, turn) -> repeat -> record
+Runs = dict[tuple[str, int], dict[int, Record]]
+
+
+def runs_of(
+    records: Iterable[Record],
+    experiment: str,
+    group: str,
+    method: str,
+    temperature: float = 0.0,
+) -> Runs:
+    """The answers of one method in one group, errors left out."""
+    found: Runs = defaultdict(dict)
+    wanted = (experiment, group, method, temperature)
+    for record in records:
+        place = tuple(record[name] for name in ("experiment", "group", "method", "temperature"))
+        if place == wanted and "output_ids" in record:
+            found[record["prompt"], record["turn"]][record["repeat"]] = record
+    return dict(found)
+
+
+def restrict(runs: Runs, prompts: Iterable[str]) -> Runs:
+    """The answers to these prompts."""
+    names = set(prompts)
+    return {place: repeats for place, repeats in runs.items() if place[0] in names}
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """By linear interpolation between the two nearest; `share` from 0 to 100."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def tau(runs: Runs) -> float | None:
+    """Tokens per target forward, bonus included; None without a draft."""
+    records = list(_all(runs))
+    drafts = sum(record["drafts"] for record in records)
+    return 1 + sum(record["accepted"] for record in records) / drafts if drafts else None
+
+
+def tokens_per_second(runs: Runs) -> float:
+    """All tokens over all time, of each answer the median of its repeats."""
+    tokens = sum(_any(repeats)["output_tokens"] for repeats in runs.values())
+    times = [statistics.median(r["seconds"] for r in repeats.values()) for repeats in runs.values()]
+    return tokens / sum(times)
+
+
+def speedups_by_repeat(runs: Runs, plain: Runs) -> list[float]:
+    """Per repeat, tokens per second over those of plain decoding, all prompts together."""
+    ratios = []
+    for repeat in sorted({repeat for repeats in runs.values() for repeat in repeats}):
+        places = [p for p in runs if repeat in runs[p] and repeat in plain.get(p, {})]
+        if places:
+            mine = _rate(runs[place][repeat] for place in places)
+            ratios.append(mine / _rate(plain[place][repeat] for place in places))
+    return ratios
+
+
+def speedups_by_prompt(runs: Runs, plain: Runs) -> list[float]:
+    """Per prompt and turn, the median over the repeats of the ratio to plain decoding."""
+    ratios = []
+    for place, repeats in runs.items():
+        pairs = [
+            _rate([record]) / _rate([plain[place][repeat]])
+            for repeat, record in repeats.items()
+            if repeat in plain.get(place, {})
+        ]
+        if pairs:
+            ratios.append(statistics.median(pairs))
+    return ratios
+
+
+def summary(runs: Runs, plain: Runs) -> dict[str, Any]:
+    """The row of a method: speed, latency, acceptance, and the spread of its speed-up."""
+    records = list(_all(runs))
+    steps = [step for record in records for step in record["steps_ms"]]
+    row: dict[str, Any] = {
+        "prompts": len(runs),
+        "tokens_per_s": tokens_per_second(runs),
+        "ttft_ms": statistics.median(record["ttft_ms"] for record in records),
+        "tpot_ms": statistics.median(record["tpot_ms"] for record in records),
+        "step_ms": statistics.median(steps) if steps else None,
+        "tau": tau(runs),
+    }
+    overall, single = speedups_by_repeat(runs, plain), speedups_by_prompt(runs, plain)
+    if overall:
+        row |= {
+            "repeats": len(overall),
+            "speedup": statistics.median(overall),
+            "speedup_min": min(overall),
+            "speedup_max": max(overall),
+            "prompt_mean": statistics.mean(single),
+            "prompt_p50": percentile(single, 50),
+            "prompt_p90": percentile(single, 90),
+            "prompt_p99": percentile(single, 99),
+            "same_as_plain": _same(runs, plain),
+        }
+    return row
+
+
+def _same(runs: Runs, plain: Runs) -> int:
+    """Answers whose tokens are plain decoding's."""
+    return sum(
+        place in plain and _any(repeats)["output_ids"] == _any(plain[place])["output_ids"]
+        for place, repeats in runs.items()
+    )
+
+
+def _any(repeats: dict[int, Record]) -> Record:
+    return repeats[min(repeats)]
+
+
+def _all(runs: Runs) -> Iterable[Record]:
+    return (record for repeats in runs.values() for record in repeats.values())
+
+
+def _rate(records: Iterable[Record]) -> float:
+    listed = list(records)
+    return sum(r["output_tokens"] for r in listed) / sum(r["seconds"] for r in listed)

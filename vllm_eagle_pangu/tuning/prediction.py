@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens per second of every shape, predicted, and which of them are measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.tuning import grid
+from vllm_eagle_pangu.tuning.acceptance import Recording
+from vllm_eagle_pangu.tuning.cost import StepCost
+from vllm_eagle_pangu.tuning.method import PLAIN, Method, own_chain, tree
+
+# Real engines beside plain decoding: of this plugin, and of vLLM's own chains.
+TREES, CHAINS = 4, 2
+# Of the trees, those that are run at every batch size, where there are several.
+SHARED = 2
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one shape at one batch size; prefill left out."""
+
+    shape: TreeShape
+    tau: float
+    draft_ms: float
+    verify_ms: float
+    tokens_per_s: float
+
+
+def predict(
+    recording: Recording, cost: StepCost, taus: dict[TreeShape, float | None]
+) -> list[Prediction]:
+    """All shapes that the cost knows, the fastest first. `taus` is filled, to be used again."""
+    found = []
+    for shape in grid.shapes(sorted(cost.verify_ms)):
+        if not cost.knows(shape):
+            continue
+        if shape not in taus:
+            taus[shape] = recording.tau(shape)
+        tau = taus[shape]
+        if tau is None:
+            continue
+        rate = 1e3 * cost.batch_size * tau / cost.step(shape)
+        draft = cost.draft(shape)
+        found.append(Prediction(shape, tau, draft, cost.verify_ms[shape.nodes], rate))
+    return sorted(found, key=lambda prediction: -prediction.tokens_per_s)
+
+
+def finalists(predicted: Mapping[int, Sequence[Prediction]]) -> dict[int, list[Method]]:
+    """By batch size, what is run in engines of its own.
+
+    Plain decoding and the same chains of vLLM's at all; of trees, some that promise most over all
+    batch sizes and some that promise most at this one, no two of the same width and depth.
+    """
+    own = {batch: _best_per_growth(rows) for batch, rows in predicted.items()}
+    overall = _overall(predicted)
+    shared = [] if len(predicted) == 1 else _best_per_growth(overall)[:SHARED]
+    lengths = {chain_shape(length) for length in grid.CHAINS}
+    best_chain = next((p.shape.depth for p in overall if p.shape in lengths), grid.CHAINS[0])
+    # A pass of vLLM's drafter costs more than one of ours: if not this length, a shorter one.
+    chains = [own_chain(n) for n in reversed(grid.CHAINS) if n <= best_chain][:CHAINS]
+    chosen = {}
+    for batch, best in own.items():
+        trees = [p.shape for p in shared]
+        trees += [p.shape for p in best if p.shape not in trees]
+        chosen[batch] = [PLAIN, *chains, *map(tree, trees[:TREES])]
+    return chosen
+
+
+def _best_per_growth(rows: Sequence[Prediction]) -> list[Prediction]:
+    """Of each width and depth the fastest; `rows` and the answer have the fastest first."""
+    best: dict[tuple[int, int], Prediction] = {}
+    for prediction in rows:
+        best.setdefault((prediction.shape.width, prediction.shape.depth), prediction)
+    return list(best.values())
+
+
+def _overall(predicted: Mapping[int, Sequence[Prediction]]) -> list[Prediction]:
+    """Shapes known at every batch size, by the geometric mean of their share of the best there."""
+    shares: dict[TreeShape, list[float]] = {}
+    last: dict[TreeShape, Prediction] = {}
+    for rows in predicted.values():
+        for prediction in rows:
+            share = prediction.tokens_per_s / rows[0].tokens_per_s
+            shares.setdefault(prediction.shape, []).append(math.log(share))
+            last[prediction.shape] = prediction
+    everywhere = [shape for shape, logs in shares.items() if len(logs) == len(predicted)]
+    everywhere.sort(key=lambda shape: -sum(shares[shape]))
+    return [last[shape] for shape in everywhere]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods in real engines, side by side on the same prompts."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from vllm_eagle_pangu.tuning.engines import Engine, Engines, timed
+from vllm_eagle_pangu.tuning.method import Method
+from vllm_eagle_pangu.tuning.prompts import Prompt, pieces, spread
+
+ROUNDS = 3
+# Per method, all rounds together; slow targets are run on fewer prompts.
+SECONDS = 13.0
+MIN_PIECES = 2
+# At batch size 1; a method's tau over fewer is luck of these prompts.
+PROMPTS = 20
+WARM_UP_TOKENS = 16
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Times:
+    """Of one method: per piece of the prompts, seconds and tokens of each round."""
+
+    seconds: list[list[float]] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+    drafts: int = 0
+    accepted: int = 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over all pieces, each at the median of its rounds; prefill included."""
+        tokens = sum(statistics.median(rounds) for rounds in self.tokens)
+        return tokens / sum(statistics.median(rounds) for rounds in self.seconds)
+
+    @property
+    def range_per_s(self) -> tuple[float, float]:
+        """The slowest and the fastest round."""
+        rates = [
+            sum(tokens) / sum(seconds)
+            for tokens, seconds in zip(
+                zip(*self.tokens, strict=True), zip(*self.seconds, strict=True), strict=True
+            )
+        ]
+        return min(rates), max(rates)
+
+    @property
+    def tau(self) -> float | None:
+        """Tokens emitted per verified draft; None without drafts."""
+        return 1 + self.accepted / self.drafts if self.drafts else None
+
+
+def race(
+    engines: Engines,
+    methods: Sequence[Method],
+    prompts: Sequence[Prompt],
+    batch_size: int,
+    say: Say,
+    seconds: float = SECONDS,
+    rounds: int = ROUNDS,
+    most: int = PROMPTS,
+) -> dict[Method, Times]:
+    """Every method on the same prompts, piece by piece in turn.
+
+    As many engines as memory allows are alive at a time, and what else the machine does falls on
+    all of them; where not all fit, groups follow each other. Methods of vLLM's whose engine does
+    not start are left out, and said so.
+    """
+    together = engines.beside_each_other()
+    groups = [methods[start : start + together] for start in range(0, len(methods), together)]
+    work = _pieces(prompts, batch_size, most)
+    results: dict[Method, Times] = {}
+    for index, group in enumerate(groups):
+        with ExitStack() as stack:
+            opened = {}
+            for method in group:
+                engine = _opened(stack, engines, method, batch_size, say)
+                if engine is not None:
+                    opened[method] = engine
+            results |= _Group(engines, opened).run(work, seconds * len(group), rounds)
+        if index == 0:
+            # The others are run on as much as the first had time for.
+            work = work[: max(len(times.seconds) for times in results.values())]
+    return results
+
+
+def _pieces(prompts: Sequence[Prompt], batch_size: int, most: int) -> list[list[Prompt]]:
+    """`most` prompts apart at batch size 1; beyond, enough to keep the batch full for a while."""
+    if batch_size == 1:
+        return [[prompt] for prompt in spread(prompts, most)]
+    size = 2 * batch_size
+    return pieces(prompts, size, max(1, len(prompts) // size))
+
+
+def _opened(
+    stack: ExitStack, engines: Engines, method: Method, batch_size: int, say: Say
+) -> Engine | None:
+    speculative = method.speculative_config(engines.settings.head)
+    try:
+        return stack.enter_context(engines.open(speculative, batch_size))
+    except Exception as error:
+        # Not every target that a tree runs on is one that vLLM's eagle3 runs on.
+        if method.chain is None:
+            raise
+        say(f"{method.name}: left out, vLLM does not start it: {error}")
+        return None
+
+
+@dataclass
+class _Group:
+    engines: Engines
+    opened: dict[Method, Engine]
+
+    def run(self, work: list[list[Prompt]], seconds: float, rounds: int) -> dict[Method, Times]:
+        params = {
+            "temperature": self.engines.settings.temperature,
+            "max_tokens": self.engines.settings.tokens,
+        }
+        for engine in self.opened.values():
+            engine.generate(work[0], **{**params, "max_tokens": WARM_UP_TOKENS})
+            engine.drafts = engine.accepted = 0
+        results = {method: Times() for method in self.opened}
+        order = list(self.opened)
+        for turn in range(rounds):
+            for index, piece in enumerate(work):
+                for method in order:
+                    self._time(results[method], method, index, piece, params)
+                # Nobody always comes behind the same neighbour's caches.
+                order.append(order.pop(0))
+                if turn == 0 and index + 1 >= MIN_PIECES and len(work) > index + 1:
+                    spent = sum(sum(map(sum, times.seconds)) for times in results.values())
+                    if spent * rounds * (index + 2) / (index + 1) > seconds:
+                        work = work[: index + 1]
+                        break
+        for method, engine in self.opened.items():
+            results[method].drafts, results[method].accepted = engine.drafts, engine.accepted
+        return results
+
+    def _time(
+        self, times: Times, method: Method, index: int, piece: list[Prompt], params: dict
+    ) -> None:
+        if index == len(times.seconds):
+            times.seconds.append([])
+            times.tokens.append([])
+        with timed(times.seconds[index]):
+            outputs = self.opened[method].generate(piece, **params)
+        times.tokens[index].append(sum(map(len, outputs)))
