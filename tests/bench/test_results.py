@@ -151,8 +151,8 @@ def test_everything_is_written(bench, tmp_path):
     assert everything["provenance"]["versions"]["torch"]
     with (tmp_path / "E2.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 12
-    pictures = {path.name for path in tmp_path.glob("*.png")}
-    assert pictures == {"E1.png", "E2-nodes.png", "E2-depths.png", "E6.png", "E7.png"}
+    pictures = {path.name for path in tmp_path.glob("*.svg")}
+    assert pictures == {"E1.svg", "E2-nodes.svg", "E2-depths.svg", "E6.svg", "E7.svg"}
 
 
 def test_a_run_without_failures_says_so():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures, as PNG. Without matplotlib there are none, and the report says so."""
+"""The figures, as SVG: text, so that results can be committed. Without matplotlib there are none, and the report says so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
         return {}
     import matplotlib
 
-    matplotlib.use("Agg")
+    matplotlib.use("svg")
+    # The same figures give the same file.
+    matplotlib.rcParams["svg.hashsalt"] = "eagle-pangu"
     drawn = {}
     for result in results:
         pictures = _DRAWN.get(result.key, {})
@@ -43,7 +45,7 @@ def _draw(draw: Callable[[Any, Result], bool], result: Result, path: Path) -> bo
         if not draw(axes, result):
             return False
         axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, metadata={"Date": None})
         return True
     finally:
         pyplot.close(figure)
@@ -187,14 +189,14 @@ def _expectation(axes: Any, result: Result) -> bool:
 
 
 _DRAWN: dict[str, dict[str, Callable[[Any, Result], bool]]] = {
-    "E1": {"E1.png": _throughput},
+    "E1": {"E1.svg": _throughput},
     "E2": {
-        "E2-nodes.png": _sweep("nodes", "nodes", "nodes M"),
-        "E2-depths.png": _sweep("depths", "depth", "depth D"),
+        "E2-nodes.svg": _sweep("nodes", "nodes", "nodes M"),
+        "E2-depths.svg": _sweep("depths", "depth", "depth D"),
     },
-    "E3": {"E3.png": _stages},
-    "E4": {"E4.png": _windows, "E4-distances.png": _distances},
-    "E5": {"E5.png": _concurrency},
-    "E6": {"E6.png": _temperature},
-    "E7": {"E7.png": _expectation},
+    "E3": {"E3.svg": _stages},
+    "E4": {"E4.svg": _windows, "E4-distances.svg": _distances},
+    "E5": {"E5.svg": _concurrency},
+    "E6": {"E6.svg": _temperature},
+    "E7": {"E7.svg": _expectation},
 }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes an engine draft another shape at every step."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,12 +15,11 @@ Propose = Callable[..., Any]
 def reshaped(runner: Any, widths: Sequence[int], wrap: Callable[[Propose], Propose]) -> Iterator:
     """While open, `wrap(propose)` stands for the drafter's `propose` and may call `draft_next`.
 
-    The head's scratch is one dense tensor with W*D rows per request: it is made so long that it
-    divides by every W of `widths`.
+    The head's scratch has W*D rows per request: made for the largest W of `widths`.
     """
     drafter, policy = runner.tree_drafter, runner.tree_policy
     width, propose = drafter.width, drafter.propose
-    drafter.width = math.lcm(*widths)
+    drafter.width = max(widths)
     drafter.allocate_scratch()
     drafter.propose = wrap(propose)
     try:
@@ -35,5 +33,5 @@ def reshaped(runner: Any, widths: Sequence[int], wrap: Callable[[Propose], Propo
 def draft_next(runner: Any, shape: TreeShape) -> None:
     """The next trees have this shape, no deeper than the engine's."""
     assert shape.depth <= runner.tree_drafter.depth, shape
+    assert shape.width <= runner.tree_drafter.width, shape
     runner.tree_policy = FixedShapePolicy(shape)
-    runner.tree_drafter.width = shape.width
