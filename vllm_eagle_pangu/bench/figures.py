@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures, as SVG: text, so that results can be committed. Without matplotlib there are none, and the report says so."""
+"""The figures, as SVG: text that can be committed. Without matplotlib there are none."""
 
 from __future__ import annotations
 
