@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,11 +29,11 @@ def install(platforms: Mapping[str, PlatformParts]) -> None:
 
     for name, wrapper in (
         ("create_speculative_config", _create_speculative_config),
-        ("create_engine_config", _create_engine_config),
+        ("create_engine_config", partial(_create_engine_config, platforms=platforms)),
     ):
         original = getattr(EngineArgs, name)
         if not getattr(original, "eagle_pangu", False):
-            patched = wraps(original)(wrapper(original, platforms))
+            patched = wraps(original)(wrapper(original))
             patched.eagle_pangu = True  # type: ignore[attr-defined]
             setattr(EngineArgs, name, patched)
 
@@ -45,11 +45,7 @@ def host_keys() -> set[str]:
     return {field.name for field in fields(SpeculativeConfig)} - _HOST_INTERNAL
 
 
-def _create_speculative_config(
-    original: Callable, platforms: Mapping[str, PlatformParts]
-) -> Callable:
-    del platforms
-
+def _create_speculative_config(original: Callable) -> Callable:
     # Why: SpeculativeConfig forbids unknown keys and its `method` is a closed Literal.
     # How: hand vLLM its own keys with method "eagle3"; hang ours on the object, which is pickled.
     # Upstream: EngineArgs.create_speculative_config, vllm/engine/arg_utils.py.
