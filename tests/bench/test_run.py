@@ -61,6 +61,6 @@ def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
 def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):
     path = tmp_path / "bench.yaml"
     path.write_text(json.dumps({"repeats": 0}))
-    arguments = argparse.Namespace(config=path, out=tmp_path, resume=False, only=None)
+    arguments = argparse.Namespace(config=path, out=tmp_path, resume=False, only=None, compare=None)
     assert run(arguments) == 2
     assert "repeats=0: must be above 0; set" in capsys.readouterr().err

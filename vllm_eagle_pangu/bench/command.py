@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`eagle-pangu bench --config X.yaml`: measure, resume, merge, report."""
+"""`eagle-pangu bench --config X.yaml`: measure, resume, merge, report, compare."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from vllm_eagle_pangu.bench.config import load_config
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the `bench` subcommand."""
-    parser.add_argument(
-        "--config", type=Path, required=True, help="benchmark YAML, see configs/bench"
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--config", type=Path, help="benchmark YAML, see configs/bench")
+    what.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("RUN", "RUN"),
+        help="measure nothing: print whether the speed-ups of two runs agree",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="where results go (the configuration's `out`)"
@@ -26,9 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and write. 0; 1 if anything failed, see the report; 2 on a bad configuration."""
+    from vllm_eagle_pangu.bench.agreement import agreement
     from vllm_eagle_pangu.bench.run import run_bench  # torch takes seconds to import
 
     try:
+        if arguments.compare is not None:
+            print(agreement(*arguments.compare))
+            return 0
         config = load_config(arguments.config)
         out = arguments.out or Path(config.out)
         return run_bench(config, out, arguments.resume, arguments.only)

@@ -86,11 +86,15 @@ class ThroughputConfig:
     """E1: plain decoding, chains of K tokens, trees of W, D, M, at batch 1."""
 
     chains: tuple[int, ...] = (2, 4, 6)
+    """vLLM's own."""
+    own_chains: tuple[int, ...] = ()
+    """This plugin's: where vLLM's do not sample, E6 has a chain to compare with all the same."""
     trees: tuple[Shape, ...] = (DEFAULT_SHAPE, (3, 5, 12))
     prompts: int | None = None
 
     def __post_init__(self) -> None:
         _check_chains("throughput.chains", self.chains)
+        _check_chains("throughput.own_chains", self.own_chains)
         for place, shape in enumerate(self.trees):
             check_shape(f"throughput.trees[{place}]", shape)
         positive("throughput.", prompts=self.prompts)
@@ -157,7 +161,7 @@ class ConcurrencyConfig:
     """Requests of a point: this many times the level, but at least `least_requests`."""
     max_num_batched_tokens: int = 2048
     kv_cache_bytes: int | None = 536870912
-    repeats: int = 1
+    repeats: int = 3
     chain: int | None = None
     """Null: the fastest chain of E1."""
     tree: Shape | None = None
@@ -183,10 +187,9 @@ class ConcurrencyConfig:
 
 @dataclass(frozen=True)
 class TemperatureConfig:
-    """E6: the methods of E1 at each temperature, and this plugin's own chains of K tokens."""
+    """E6: the methods of E1 at each temperature."""
 
     temperatures: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5)
-    own_chains: tuple[int, ...] = ()
     prompts: int | None = None
 
     def __post_init__(self) -> None:
@@ -194,7 +197,6 @@ class TemperatureConfig:
             if not 0 <= value <= 2:
                 key = f"temperature.temperatures[{place}]"
                 raise refusal(key, value, "must lie from 0 to 2", "give a temperature such as 1.0")
-        _check_chains("temperature.own_chains", self.own_chains)
         positive("temperature.", prompts=self.prompts)
 
 

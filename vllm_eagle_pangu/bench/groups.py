@@ -41,6 +41,10 @@ class Group:
                     for method in self.methods:
                         yield method, prompt, turn, repeat
 
+    def belongs_to(self, name: str) -> bool:
+        """Whether this is the group of that name, or a part of it."""
+        return self.name == name or self.name.startswith(f"{name}-")
+
     def of(self, prompts: tuple[Prompt, ...]) -> Group:
         return replace(self, prompts=prompts)
 

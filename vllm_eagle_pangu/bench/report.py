@@ -41,7 +41,7 @@ def report(
         parts += [f"**Failed:** {error}" for error in result.errors]
         for rows in (result.rows, *result.more.values()):
             if rows:
-                parts.append(_table(rows))
+                parts.append(table(rows))
         parts += [f"![{result.title}]({name})" for name in pictures.get(result.key, [])]
         parts += result.notes
     return "\n\n".join(parts).replace("\n\n- ", "\n- ") + "\n"
@@ -56,7 +56,7 @@ def _machine(provenance: dict[str, Any]) -> str:
     return "; ".join(part for part in (provenance["date"], where, packages, source) if part) + "."
 
 
-def _table(rows: list[Row]) -> str:
+def table(rows: list[Row]) -> str:
     names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in HIDDEN]
     head = [HEADERS.get(name, name.replace("_", " ")) for name in names]
     lines = [_line(head), _line(["---", *["--:"] * (len(names) - 1)])]

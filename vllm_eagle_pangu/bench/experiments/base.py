@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_pangu.bench.config import BenchConfig, ThroughputConfig
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, Method, chain, tree
+from vllm_eagle_pangu.bench.methods import PLAIN, Method, chain, own_chain, tree
 from vllm_eagle_pangu.bench.prompts import Conversations, Prompt, spread
 from vllm_eagle_pangu.bench.records import Record
 from vllm_eagle_pangu.bench.session import Place, Session
@@ -52,14 +52,14 @@ class Bench:
     def methods(self) -> tuple[Method, ...]:
         """Of E1, plain decoding first."""
         chosen = self.config.throughput or ThroughputConfig()
-        return (PLAIN, *map(chain, chosen.chains), *map(tree, chosen.trees))
+        chains = (*map(chain, chosen.chains), *map(own_chain, chosen.own_chains))
+        return (PLAIN, *chains, *map(tree, chosen.trees))
 
-    def locate(self, method: Method, experiments: Iterable[str]) -> Group | None:
-        """The group that measures a method greedily, in the first experiment that does."""
-        for key in experiments:
-            for part in self.parts.get(key, []):
-                if method in part.methods and part.temperature == 0 and not part.forward_times:
-                    return part
+    def part(self, key: str, method: Method, temperature: float = 0.0) -> Group | None:
+        """The part of an experiment that measures a method at a temperature."""
+        for part in self.parts.get(key, []):
+            if method in part.methods and part.temperature == temperature:
+                return part
         return None
 
     def runs(self, records: list[Record], group: Group, method: Method) -> Runs:

@@ -28,38 +28,32 @@ class Budget(Experiment):
         }
 
     def groups(self) -> list[Group]:
-        """Shapes that E1, or the sweep before, measures on the same prompts are not run again."""
+        """A sweep is whole, also where E1 has its points: neighbours in time are compared."""
         prompts = self.bench.some(self.config.prompts)
-        measured = self._measured_by_e1({prompt.id for prompt in prompts})
-        groups = []
-        for name, methods in self.sweeps().items():
-            new = [method for method in methods if method not in measured]
-            measured |= set(new)
-            if new:
-                groups.append(Group(self.key, name, (PLAIN, *new), prompts))
-        return groups
-
-    def _measured_by_e1(self, prompts: set[str]) -> set[Method]:
-        config = self.bench.config.throughput
-        if "E1" not in self.bench.chosen or config is None:
-            return set()
-        there = prompts <= {prompt.id for prompt in self.bench.some(config.prompts)}
-        return set(self.bench.methods()) if there else set()
+        return [
+            Group(self.key, name, (PLAIN, *methods), prompts)
+            for name, methods in self.sweeps().items()
+        ]
 
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()
-        prompts = self.bench.some(self.config.prompts)
-        for name, methods in self.sweeps().items():
+        for name in self.sweeps():
             swept = []
-            for method in methods:
-                group = self.bench.locate(method, [self.key, "E1"])
-                row = self.bench.row(records, group, method, prompts)
-                if row is not None:
-                    depth = dict(method.keys)["tree_depth"]
-                    swept.append({"sweep": name, "depth": depth, "nodes": method.nodes, **row})
+            for part in self.bench.parts[self.key]:
+                if part.belongs_to(name):
+                    swept += self._rows(records, name, part)
             result.rows += swept
             result.conclusions += _conclusions(name, swept)
         return result
+
+    def _rows(self, records: list[Record], sweep: str, part: Group) -> list[Row]:
+        rows = []
+        for method in part.methods:
+            row = self.bench.row(records, part, method) if method != PLAIN else None
+            if row is not None:
+                depth = dict(method.keys)["tree_depth"]
+                rows.append({"sweep": sweep, "depth": depth, "nodes": method.nodes, **row})
+        return rows
 
 
 def _conclusions(name: str, rows: list[Row]) -> list[str]:

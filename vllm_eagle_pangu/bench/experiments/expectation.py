@@ -54,11 +54,11 @@ class Expectation(Experiment):
             name: sum(record[name] for record in answers)
             for name in ("accepted", "drafts", "full_drafts")
         }
-        alpha = acceptance_rate(**sums) if method.kind == "chain" else None
+        alpha = acceptance_rate(**sums) if method.kind != "tree" else None
         tokens = figures["tau"] if alpha is None else expected_tokens(alpha, method.nodes)
         forward = _forward_ms(mine)
         bound = speedup_bound(tokens, base["step_ms"], forward)
-        headline = self.bench.row(records, self.bench.locate(method, ["E1"]), method)
+        headline = self.bench.row(records, self.bench.part("E1", method), method)
         measured = (headline or figures)["speedup"]
         return {
             "method": method.name,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from vllm_eagle_pangu.bench.config import TemperatureConfig
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, Method, own_chain
+from vllm_eagle_pangu.bench.methods import PLAIN, Method
 from vllm_eagle_pangu.bench.records import Record
 
 
@@ -21,18 +21,13 @@ class Temperature(Experiment):
         return config
 
     def groups(self) -> list[Group]:
-        prompts, own = self.bench.some(self.config.prompts), self._own()
-        groups = []
-        for value in self.config.temperatures:
-            # Greedy is E1, but for chains that are not in it.
-            greedy_done = value == 0 and self._greedy_in_e1()
-            methods = (PLAIN, *own) if greedy_done else (*self.bench.methods(), *own)
-            if methods != (PLAIN,):
-                groups.append(Group(self.key, f"temperature-{value}", methods, prompts, value))
-        return groups
-
-    def _own(self) -> tuple[Method, ...]:
-        return tuple(map(own_chain, self.config.own_chains))
+        """Greedy is E1, if that has the prompts."""
+        methods, prompts = self.bench.methods(), self.bench.some(self.config.prompts)
+        return [
+            Group(self.key, f"temperature-{value}", methods, prompts, value)
+            for value in self.config.temperatures
+            if value > 0 or not self._greedy_in_e1()
+        ]
 
     def _greedy_in_e1(self) -> bool:
         config = self.bench.config.throughput
@@ -42,15 +37,13 @@ class Temperature(Experiment):
         return {prompt.id for prompt in self.bench.some(self.config.prompts)} <= there
 
     def _group(self, method: Method, temperature: float) -> Group | None:
-        for part in self.bench.parts.get(self.key, []):
-            if method in part.methods and part.temperature == temperature:
-                return part
-        return self.bench.locate(method, ["E1"]) if temperature == 0 else None
+        own = self.bench.part(self.key, method, temperature)
+        return own or (self.bench.part("E1", method) if temperature == 0 else None)
 
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()
         prompts = self.bench.some(self.config.prompts)
-        for method in (*self.bench.methods(), *self._own()):
+        for method in self.bench.methods():
             swept = []
             for value in sorted(self.config.temperatures):
                 row = self.bench.row(records, self._group(method, value), method, prompts)

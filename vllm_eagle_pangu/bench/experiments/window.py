@@ -28,7 +28,7 @@ class Window(Experiment):
         result = self.new_result()
         for window in self.config.windows:
             method = tree(self.config.tree, window)
-            row = self.bench.row(records, self.bench.locate(method, [self.key]), method)
+            row = self.bench.row(records, self.bench.part(self.key, method), method)
             if row is not None:
                 result.rows.append({"window": "all" if window is None else window, **row})
         whole = next((row for row in result.rows if row["window"] == "all"), None)
