@@ -15,6 +15,9 @@ from vllm_eagle_pangu.config import refusal
 # What tells rows of an experiment apart, beside the method.
 PLACES = ("sweep", "depth", "nodes", "window", "concurrency", "temperature")
 
+# (experiment, place, method) -> row
+Speedups = dict[tuple[str, str, str], Row]
+
 
 def agreement(first: Path, second: Path) -> str:
     """Markdown: how many speed-ups of two runs' folders agree, and all of them.
@@ -31,11 +34,11 @@ def agreement(first: Path, second: Path) -> str:
     return "\n".join(["# Two runs", "", *(f"- {fact}" for fact in facts), "", table(rows), ""])
 
 
-def _speedups(folder: Path) -> dict[tuple[str, ...], Row]:
+def _speedups(folder: Path) -> Speedups:
     path = folder / "results.json"
     if not path.is_file():
         raise refusal("--compare", str(folder), "no results.json there", "name a finished run")
-    found = {}
+    found: Speedups = {}
     for key, experiment in json.loads(path.read_text(encoding="utf-8"))["experiments"].items():
         for row in experiment["rows"]:
             if row.get("speedup") is not None and row["method"] != PLAIN.name:
@@ -50,7 +53,7 @@ def _apart(one: Row, other: Row) -> float:
     return max(0.0, float(high["speedup_min"] / low["speedup_max"]) - 1)
 
 
-def _pair(key: tuple[str, ...], one: Row, other: Row) -> Row:
+def _pair(key: tuple[str, str, str], one: Row, other: Row) -> Row:
     experiment, place, method = key
     apart = _apart(one, other)
     return {
@@ -66,11 +69,7 @@ def _pair(key: tuple[str, ...], one: Row, other: Row) -> Row:
     }
 
 
-def _sentences(
-    common: list[tuple[str, ...]],
-    first: dict[tuple[str, ...], Row],
-    second: dict[tuple[str, ...], Row],
-) -> list[str]:
+def _sentences(common: list[tuple[str, str, str]], first: Speedups, second: Speedups) -> list[str]:
     if not common:
         return ["The runs have no speed-up in common."]
     gaps = {key: _apart(first[key], second[key]) for key in common}
