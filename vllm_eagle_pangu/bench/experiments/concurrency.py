@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, ConcurrencyConfig
-from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
+from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, pays_until
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.methods import PLAIN, Method, chain, tree
 from vllm_eagle_pangu.bench.records import Key, Record
@@ -138,18 +138,11 @@ def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Reco
 
 
 def _conclusions(rows: list[Row]) -> list[str]:
-    found = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        rated = [r for r in rows if r["method"] == method and "speedup" in r]
-        if method == PLAIN.name or not rated:
-            continue
-        loses = next((row for row in rated if row["speedup"] < 1), None)
-        if loses is None:
-            found.append(
-                f"{method} pays at every concurrency tried, up to {rated[-1]['concurrency']}."
-            )
-        else:
-            found.append(
-                f"{method} stops paying at concurrency {loses['concurrency']}: {ratio_text(loses)}."
-            )
-    return found
+    methods = dict.fromkeys(row["method"] for row in rows if row["method"] != PLAIN.name)
+    return [
+        sentence
+        for method in methods
+        for sentence in pays_until(
+            method, [r for r in rows if r["method"] == method], "concurrency"
+        )
+    ]

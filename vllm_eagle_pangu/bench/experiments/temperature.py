@@ -4,7 +4,14 @@
 from __future__ import annotations
 
 from vllm_eagle_pangu.bench.config import TemperatureConfig
-from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
+from vllm_eagle_pangu.bench.experiments.base import (
+    Experiment,
+    Result,
+    Row,
+    fastest,
+    pays_until,
+    ratio_text,
+)
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.methods import PLAIN, Method
 from vllm_eagle_pangu.bench.records import Record
@@ -22,12 +29,16 @@ class Temperature(Experiment):
 
     def groups(self) -> list[Group]:
         """Greedy is E1, if that has the prompts."""
-        methods, prompts = self.bench.methods(), self.bench.some(self.config.prompts)
+        prompts = self.bench.some(self.config.prompts)
         return [
-            Group(self.key, f"temperature-{value}", methods, prompts, value)
+            Group(self.key, f"temperature-{value}", self._methods(), prompts, value)
             for value in self.config.temperatures
             if value > 0 or not self._greedy_in_e1()
         ]
+
+    def _methods(self) -> tuple[Method, ...]:
+        chains = self.config.vllm_chains
+        return tuple(m for m in self.bench.methods() if chains or m.kind != "chain")
 
     def _greedy_in_e1(self) -> bool:
         config = self.bench.config.throughput
@@ -43,7 +54,7 @@ class Temperature(Experiment):
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()
         prompts = self.bench.some(self.config.prompts)
-        for method in self.bench.methods():
+        for method in self._methods():
             swept = []
             for value in sorted(self.config.temperatures):
                 row = self.bench.row(records, self._group(method, value), method, prompts)
@@ -52,7 +63,7 @@ class Temperature(Experiment):
                     swept.append({"temperature": value, "kind": method.kind, **row})
             result.rows += swept
             if method != PLAIN:
-                result.conclusions += _pays_until(method.name, swept)
+                result.conclusions += _conclusions(method.name, swept)
         for value in sorted(self.config.temperatures):
             rows = [r for r in result.rows if r["temperature"] == value and r["kind"] != "plain"]
             best = fastest(rows)
@@ -64,18 +75,8 @@ class Temperature(Experiment):
         return result
 
 
-def _pays_until(name: str, rows: list[Row]) -> list[str]:
-    """Where a method stops paying, by rows of rising temperature."""
+def _conclusions(name: str, rows: list[Row]) -> list[str]:
     idle = [str(row["temperature"]) for row in rows if row["tau"] == 1]
     if idle:
         return [f"{name} had not one drafted token accepted at temperature {', '.join(idle)}."]
-    rated = [row for row in rows if row.get("speedup") is not None]
-    if not rated:
-        return []
-    loses = next((row for row in rated if row["speedup"] < 1), None)
-    if loses is None:
-        return [f"{name} pays at every temperature tried, up to {rated[-1]['temperature']}."]
-    sure = "" if loses["speedup_max"] < 1 else ", within its spread"
-    return [
-        f"{name} stops paying at temperature {loses['temperature']}: {ratio_text(loses)}{sure}."
-    ]
+    return pays_until(name, rows, "temperature")
