@@ -42,6 +42,8 @@ def test_a_trace_holds_every_step_and_request(traced, tmp_path):
         assert text[: len(expected)] == expected
         assert record["steps"] == len(own)
         assert record["tau"] == pytest.approx(len(text) / len(own), abs=1e-4)
+        # Its own last step, though the scheduler tells of the end at the next one.
+        assert own[-2]["time_us"] < record["ended_us"] <= own[-1]["time_us"]
         for step in own:
             assert step["shape"] == {"width": 3, "depth": 3, "nodes": 9}
             path = step["accepted_rows"]

@@ -95,7 +95,8 @@ def test_a_requests_line_sums_up_its_steps(start):
         paths = trace(writer, step, grown_tree(2, seed=step), ["a", "b"])
         lengths.append(int(paths.length[0]))
     writer.request_ended("a", prompt_tokens=11, output_tokens=9)
-    writer.request_ended("never drafted", prompt_tokens=1, output_tokens=2)
+    earlier = time.perf_counter() - 1
+    writer.request_ended("never drafted", prompt_tokens=1, output_tokens=2, ended_at=earlier)
     writer.close()
 
     first, other = (r for r in read_run(writer.folder) if r["kind"] == "request")
@@ -114,6 +115,7 @@ def test_a_requests_line_sums_up_its_steps(start):
     assert sum(lengths) > 0
     assert 0 <= times["started_us"] <= times["ended_us"]
     assert (other["steps"], other["tau"]) == (0, None)
+    assert other["ended_us"] <= times["ended_us"] - 900_000
 
 
 def test_sampling_takes_the_same_requests_every_time(start):

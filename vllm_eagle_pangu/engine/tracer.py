@@ -192,9 +192,11 @@ class StepTracer:
         )
 
     def _request_ended(self, req_id: str) -> None:
+        """The scheduler says so at the next step, which may be long after its last one."""
         state = self.runner.requests.get(req_id)
         if state is not None:
-            self.writer.request_ended(req_id, state.num_prompt_tokens, len(state.output_token_ids))
+            outputs = len(state.output_token_ids)
+            self.writer.request_ended(req_id, state.num_prompt_tokens, outputs, self._ended_at)
 
     def _failed(self, step: TreeStep | None) -> FailedStep:
         """What is known of a step that failed."""

@@ -93,9 +93,9 @@ class TraceWriter:
         """Whether lines are written for this request; the same in every process."""
         return self.config.samples(request)
 
-    def now_us(self) -> int:
-        """Microseconds since the start of the run."""
-        return int((time.perf_counter() - self._origin) * 1e6)
+    def now_us(self, now: float | None = None) -> int:
+        """Microseconds from the start of the run to `now`, of `time.perf_counter`."""
+        return int(((time.perf_counter() if now is None else now) - self._origin) * 1e6)
 
     def request_started(self, request: str) -> None:
         """Without this call a request starts with its first tree."""
@@ -142,10 +142,20 @@ class TraceWriter:
         )
         self._put(entry, tokens.numel() + ENTRY_ROWS)
 
-    def request_ended(self, request: str, prompt_tokens: int, output_tokens: int) -> None:
-        """Trace the end of a request, whether or not it ever had a tree."""
+    def request_ended(
+        self,
+        request: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        ended_at: float | None = None,
+    ) -> None:
+        """Trace the end of a request, whether or not it ever had a tree.
+
+        `ended_at`: of `time.perf_counter`, where the end is learnt of later; now by default.
+        """
         if self.wants(request):
-            self._put(_Ended(self.now_us(), request, prompt_tokens, output_tokens), ENTRY_ROWS)
+            ended = _Ended(self.now_us(ended_at), request, prompt_tokens, output_tokens)
+            self._put(ended, ENTRY_ROWS)
 
     def dump(self, error: BaseException, failed: "FailedStep") -> Path | None:
         """Write a failure dump into the run folder; see `dump.write_dump`."""
