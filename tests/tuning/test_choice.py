@@ -11,7 +11,7 @@ from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 from vllm_eagle_pangu.tuning import grid, sweep
 from vllm_eagle_pangu.tuning.choice import Choice, mean_ratio, verdict
 from vllm_eagle_pangu.tuning.cost import StepCost, never_falling
-from vllm_eagle_pangu.tuning.method import PLAIN, own_chain, tree
+from vllm_eagle_pangu.tuning.method import PLAIN, tree, vllm_chain
 from vllm_eagle_pangu.tuning.prediction import Prediction, finalists
 from vllm_eagle_pangu.tuning.probing import Probes
 from vllm_eagle_pangu.tuning.race import Times
@@ -92,8 +92,8 @@ def test_finalists_differ_in_growth_and_chains_are_the_best_and_a_shorter_one():
     (methods,) = finalists({1: rows}).values()
     assert methods == [
         PLAIN,
-        own_chain(4),
-        own_chain(3),
+        vllm_chain(4),
+        vllm_chain(3),
         tree(shapes[0]),
         tree(shapes[2]),
         tree(shapes[3]),
@@ -130,7 +130,7 @@ def test_the_fastest_at_each_batch_size_and_the_fastest_over_all():
     ("fastest", "says"),
     [
         (PLAIN, "No speculation is fastest at batch 1: leave speculative_config out."),
-        (own_chain(3), "A chain is fastest at batch 1: eagle3 K=3, 2.00 x plain."),
+        (vllm_chain(3), "A chain is fastest at batch 1: eagle3 K=3, 2.00 x plain."),
         (tree(chain_shape(3)), "A chain is fastest at batch 1: chain 3, 2.00 x plain."),
     ],
 )
@@ -146,7 +146,7 @@ def test_plain_decoding_is_the_choice_where_speculation_gains_next_to_nothing():
 
 
 def test_a_sweep_judges_the_choice_by_its_leaders_run_again(monkeypatch):
-    rates = {PLAIN: 50, NARROW: 100, WIDE: 108, own_chain(2): 80, own_chain(3): 90}
+    rates = {PLAIN: 50, NARROW: 100, WIDE: 108, vllm_chain(2): 80, vllm_chain(3): 90}
     again = rates | {WIDE: 104}
     groups = []
 
@@ -157,7 +157,7 @@ def test_a_sweep_judges_the_choice_by_its_leaders_run_again(monkeypatch):
     monkeypatch.setattr(sweep, "race", raced)
     found = sweep.sweep(TwoAtATime(), NARROW, list(rates), [], 1, lambda line: None)
     assert groups[:-1] == [[NARROW, m] for m in rates if m != NARROW]
-    assert groups[-1] == [NARROW, WIDE, own_chain(3), own_chain(2)]
+    assert groups[-1] == [NARROW, WIDE, vllm_chain(3), vllm_chain(2)]
     assert found.relative[WIDE] == 1.08 and found.reached == pytest.approx(1 / 1.04)
 
 
@@ -169,7 +169,7 @@ class TwoAtATime:
 def test_every_method_of_the_sweep_can_be_run_at_its_batch_size():
     for batch in (1, 4, 16, 64):
         names = sweep.candidates(batch, "cpu")
-        assert PLAIN in names and own_chain(1) in names
+        assert PLAIN in names and vllm_chain(1) in names
         assert all(m.shape is None or m.shape.nodes * batch < 256 for m in names)
     assert len(sweep.candidates(1, "cpu")) == 24
 

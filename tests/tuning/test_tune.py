@@ -14,7 +14,7 @@ from vllm_eagle_pangu.tuning import grid, prediction, probing
 from vllm_eagle_pangu.tuning.acceptance import step_lengths
 from vllm_eagle_pangu.tuning.command import measure
 from vllm_eagle_pangu.tuning.engines import Engines
-from vllm_eagle_pangu.tuning.method import PLAIN, own_chain, tree
+from vllm_eagle_pangu.tuning.method import PLAIN, tree, vllm_chain
 from vllm_eagle_pangu.tuning.probing import Probes, probe
 from vllm_eagle_pangu.tuning.race import race
 from vllm_eagle_pangu.tuning.recording import record
@@ -100,12 +100,12 @@ def test_a_race_runs_every_method_and_leaves_out_a_chain_that_vllm_does_not_star
         return real(self, speculative, batch_size)
 
     monkeypatch.setattr(Engines, "open", open_or_not)
-    methods = [PLAIN, own_chain(3), own_chain(7), tree(TreeShape(2, 3, 6))]
+    methods = [PLAIN, vllm_chain(3), vllm_chain(7), tree(TreeShape(2, 3, 6))]
     times = race(engines, methods, PROMPTS, 1, said.append, rounds=2)
-    assert list(times) == [PLAIN, own_chain(3), tree(TreeShape(2, 3, 6))]
+    assert list(times) == [PLAIN, vllm_chain(3), tree(TreeShape(2, 3, 6))]
     assert said == ["eagle3 K=7: left out, vLLM does not start it: not this one"]
     assert {len(figures.seconds) for figures in times.values()} == {len(PROMPTS)}
-    assert times[PLAIN].tau is None and times[own_chain(3)].tau > 1
+    assert times[PLAIN].tau is None and times[vllm_chain(3)].tau > 1
     tokens = [figures.tokens for figures in times.values()]
     assert tokens[0] == tokens[1] == tokens[2] == [[TOKENS] * 2] * len(PROMPTS)
 

@@ -43,6 +43,6 @@ def tree(shape: TreeShape) -> Method:
     return Method(f"tree W={shape.width} D={shape.depth} M={shape.nodes}", shape=shape)
 
 
-def own_chain(length: int) -> Method:
+def vllm_chain(length: int) -> Method:
     """vLLM's own chain of `length` drafts."""
     return Method(f"eagle3 K={length}", chain=length)

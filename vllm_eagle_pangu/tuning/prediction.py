@@ -9,7 +9,7 @@ from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 from vllm_eagle_pangu.tuning import grid
 from vllm_eagle_pangu.tuning.acceptance import Recording
 from vllm_eagle_pangu.tuning.cost import StepCost
-from vllm_eagle_pangu.tuning.method import PLAIN, Method, own_chain, tree
+from vllm_eagle_pangu.tuning.method import PLAIN, Method, tree, vllm_chain
 
 # Real engines beside plain decoding: of this plugin, and of vLLM's own chains.
 TREES, CHAINS = 4, 2
@@ -59,7 +59,7 @@ def finalists(predicted: Mapping[int, Sequence[Prediction]]) -> dict[int, list[M
     lengths = {chain_shape(length) for length in grid.CHAINS}
     best_chain = next((p.shape.depth for p in overall if p.shape in lengths), grid.CHAINS[0])
     # A pass of vLLM's drafter costs more than one of ours: if not this length, a shorter one.
-    chains = [own_chain(n) for n in reversed(grid.CHAINS) if n <= best_chain][:CHAINS]
+    chains = [vllm_chain(n) for n in reversed(grid.CHAINS) if n <= best_chain][:CHAINS]
     chosen = {}
     for batch, best in own.items():
         trees = [p.shape for p in shared]

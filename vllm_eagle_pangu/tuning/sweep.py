@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vllm_eagle_pangu.tuning import grid
 from vllm_eagle_pangu.tuning.engines import Engines
-from vllm_eagle_pangu.tuning.method import PLAIN, Method, own_chain, tree
+from vllm_eagle_pangu.tuning.method import PLAIN, Method, tree, vllm_chain
 from vllm_eagle_pangu.tuning.prompts import Prompt
 from vllm_eagle_pangu.tuning.race import Say, Times, race
 
@@ -58,7 +58,7 @@ def candidates(batch_size: int, device: str) -> list[Method]:
     """Plain decoding, vLLM's chains, and trees of all kinds that make sense at this batch size."""
     most = max(grid.budgets(batch_size, device))
     trees = [tree(shape) for shape in grid.SWEEP if shape.nodes <= most]
-    return [PLAIN, *map(own_chain, grid.SWEEP_CHAINS), *trees]
+    return [PLAIN, *map(vllm_chain, grid.SWEEP_CHAINS), *trees]
 
 
 def _shares(times: Mapping[Method, Times], choice: Method) -> dict[Method, float]:
