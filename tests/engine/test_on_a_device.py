@@ -9,6 +9,8 @@ import torch
 
 from vllm_eagle_pangu.core import indices
 from vllm_eagle_pangu.engine import uploads
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
+from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 from vllm_eagle_pangu.kernels.implementations import Implementations
 
 from . import pretend_device
@@ -64,7 +66,7 @@ class DeviceState:
 def move_to_device(runner, patch) -> None:
     """The state of a GPU runner, and a launch for every kernel and every call of vLLM's."""
     state = DeviceState(runner)
-    vllm_runner = type(runner).__mro__[2]
+    vllm_runner = behind(TreeRunnerMixin, type(runner))
     for name in ("_prepare_inputs", "_build_attention_metadata"):
         patch.setattr(vllm_runner, name, state.host_for(getattr(vllm_runner, name)))
     drafter = runner.tree_drafter
@@ -99,13 +101,19 @@ def move_to_device(runner, patch) -> None:
     patch_attention(type(layers_impl(layers)), patch)
 
 
+def behind(mixin: type, composed: type) -> type:
+    """The class of vLLM's that `mixin` wraps in `composed`."""
+    return composed.__mro__[composed.__mro__.index(mixin) + 1]
+
+
 def layers_impl(layers):
     return next(iter(layers)).impl
 
 
 def patch_attention(impl: type, patch) -> None:
     """Ours runs strictly on device tensors; vLLM's, and its cache write, on the host."""
-    ours, theirs = impl.forward, impl.__mro__[2].forward
+    vllm_impl = behind(TreeAttentionMixin, impl)
+    ours, theirs = impl.forward, vllm_impl.forward
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, **scales):
         if attn_metadata.tree is not None:
@@ -116,7 +124,7 @@ def patch_attention(impl: type, patch) -> None:
             return ours(self, layer, *tensors, attn_metadata, output, **scales)
 
     patch.setattr(impl, "forward", forward)
-    patch.setattr(impl.__mro__[2], "forward", forward_on_host(theirs))
+    patch.setattr(vllm_impl, "forward", forward_on_host(theirs))
     patch.setattr(impl, "do_kv_cache_update", forward_on_host(impl.do_kv_cache_update))
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,6 @@ from vllm_eagle_pangu.demo.server import Server
 CLIENT_TIMEOUT_S = 900.0
 WARM_UPS = 4
 ERROR_CHARACTERS = 800
-COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total\{.*\} (\S+)$", re.M)
 # Of vLLM's result, what goes into the record, under our names.
 FIGURES = {
     "output_throughput": "tokens_per_s",
@@ -54,12 +51,6 @@ class BenchServer(Server):
 
     def command(self) -> list[str]:
         return [*super().command(), *self._flags]
-
-    def counters(self) -> tuple[float, float]:
-        """Drafts proposed and draft tokens accepted since the server started."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
-            found = dict(COUNTER.findall(answer.read().decode()))
-        return float(found.get("drafts", 0)), float(found.get("accepted_tokens", 0))
 
 
 @dataclass(frozen=True)

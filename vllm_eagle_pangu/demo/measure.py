@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests through the OpenAI client, their times, and the server's own counters."""
 
-import re
 import statistics
 import time
-import urllib.request
 from dataclasses import dataclass, field
 
 from openai import OpenAI
@@ -13,7 +11,6 @@ from vllm_eagle_pangu.demo import settings
 from vllm_eagle_pangu.demo.server import Server
 
 REQUEST_TIMEOUT_S = 120.0
-COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total\{.*\} (\S+)$", re.M)
 
 
 @dataclass(frozen=True)
@@ -107,12 +104,6 @@ class Client:
         best = scores.top_logprobs[0]
         return {int(name.removeprefix("token_id:")): value for name, value in best.items()}
 
-    def counters(self) -> tuple[float, float]:
-        """Drafts proposed and draft tokens accepted since the server started."""
-        with urllib.request.urlopen(f"{self.server.url}/metrics", timeout=10) as answer:
-            found = dict(COUNTER.findall(answer.read().decode()))
-        return float(found.get("drafts", 0)), float(found.get("accepted_tokens", 0))
-
     def warm_up(self, prompt: str, tokens: int) -> None:
         for _ in range(2):
             self.complete(prompt, tokens)
@@ -122,12 +113,12 @@ def record_round(
     clients: dict[str, Client], records: dict[str, Record], prompts: list[str], tokens: int
 ) -> None:
     """Every prompt once on every server, server after server for the same prompt."""
-    before = {name: client.counters() for name, client in clients.items()}
+    before = {name: client.server.counters() for name, client in clients.items()}
     for index, prompt in enumerate(prompts):
         for name, client in clients.items():
             runs = records[name].completions.setdefault(index, [])
             runs.append(client.complete(prompt, tokens))
     for name, client in clients.items():
-        drafts, accepted = client.counters()
+        drafts, accepted = client.server.counters()
         records[name].drafts += drafts - before[name][0]
         records[name].accepted += accepted - before[name][1]

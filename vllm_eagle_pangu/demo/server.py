@@ -26,6 +26,7 @@ STOP_TIMEOUT_S = 20.0
 LOG_LINES = 40
 # vLLM's processes log much after the one error that matters.
 FAILURE = re.compile(r"Traceback|Segfault|\bERROR\b")
+COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total\{.*\} (\S+)$", re.M)
 
 
 def free_port() -> int:
@@ -144,6 +145,12 @@ class Server:
                 return answer.status == 200
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
+
+    def counters(self) -> tuple[float, float]:
+        """Drafts proposed and draft tokens accepted since the server started."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            found = dict(COUNTER.findall(answer.read().decode()))
+        return float(found.get("drafts", 0)), float(found.get("accepted_tokens", 0))
 
     def stop(self, keep_log: bool = False) -> None:
         if self.group is None:
