@@ -48,6 +48,8 @@ def test_openpangu_without_taps_returns_a_plain_tensor(tiny_pangu: Path, engine)
 
 def test_compiled_openpangu_serves_vllms_own_eagle3(tiny_pangu: Path, tiny_head: Path, engine):
     """Taps pass through torch.compile; vLLM's chain method, unchanged, gets hidden states."""
+    if pytest.importorskip("vllm").__version__.startswith("0.23"):
+        pytest.skip("vLLM 0.23's own eagle3 does not start on CPU")
     model = load_pangu_as_llama(tiny_pangu)
     options = {"method": "eagle3", "model": str(tiny_head), "num_speculative_tokens": 3}
     with engine(tiny_pangu, enforce_eager=False, speculative_config=options) as llm:
