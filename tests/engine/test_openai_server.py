@@ -29,7 +29,8 @@ OPTIONS = {
     "max-num-batched-tokens": 512,
     "chat-template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
 }
-RUNNING = "vllm:num_requests_running{"
+# Long enough that a request is still decoded while others come and go.
+MANY_TOKENS = 800
 
 
 class TreeServer(Server):
@@ -50,11 +51,12 @@ class TreeServer(Server):
         self.group = ProcessGroup(self.command(), environment, self.log)
         return self
 
-    def running(self) -> int:
-        """Requests that the engine is working on."""
+    def metric(self, name: str) -> float:
+        """The value of vLLM's metric of that name."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
-            (line,) = [li for li in answer.read().decode().splitlines() if li.startswith(RUNNING)]
-        return int(float(line.rsplit(" ", 1)[1]))
+            lines = answer.read().decode().splitlines()
+        (line,) = [line for line in lines if line.startswith(f"vllm:{name}{{")]
+        return float(line.rsplit(" ", 1)[1])
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +87,9 @@ def ask(client, prompt, **options):
     return client.completions.create(prompt=prompt, **wishes(**options))
 
 
-def wishes(extra_body=None, **options) -> dict:
+def wishes(**options) -> dict:
     """Greedy and of a fixed length unless told otherwise."""
-    extra = {"ignore_eos": True, "return_token_ids": True, **(extra_body or {})}
+    extra = {"ignore_eos": True, "return_token_ids": True}
     settings = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0.0, "extra_body": extra}
     return settings | options
 
@@ -135,26 +137,30 @@ def test_a_stop_string_ends_the_text_in_the_middle_of_a_path(client, prompts):
         assert choice.text == text[: text.index(stop)]
 
 
-def test_a_bad_request_is_refused_and_those_in_flight_are_answered(client, prompts, plain):
-    chunks = ask(client, prompts[0], stream=True)
+def test_a_bad_request_is_refused_and_those_in_flight_are_answered(server, client, prompts, plain):
+    chunks = ask(client, prompts[0], max_tokens=MANY_TOKENS, stream=True)
     ids = token_ids(next(chunks).choices[0])
+    assert server.metric("num_requests_running") == 1
     wrong = {"temperature": -1.0, "logit_bias": {"5": 2.0}, "top_p": 2.0}
     for key, value in wrong.items():
         with pytest.raises(openai.BadRequestError, match=key):
             ask(client, prompts[1], **{key: value})
     for chunk in chunks:
         ids += token_ids(chunk.choices[0])
-    assert ids == plain[0]
+    assert ids[:TOKENS] == plain[0]
+    assert len(ids) == MANY_TOKENS
 
 
 def test_a_client_that_leaves_leaves_nothing_running(server, client, prompts, plain):
-    gone = ask(client, prompts[0], max_tokens=800, stream=True)
+    before = server.metric("generation_tokens_total")
+    gone = ask(client, prompts[0], max_tokens=MANY_TOKENS, stream=True)
     next(gone)
     gone.close()
     deadline = time.monotonic() + 30
-    while server.running():
+    while server.metric("num_requests_running"):
         assert time.monotonic() < deadline, "the request of a closed stream is still decoded"
         time.sleep(0.1)
+    assert server.metric("generation_tokens_total") - before < MANY_TOKENS
     assert token_ids(ask(client, prompts[1]).choices[0]) == plain[1]
 
 
