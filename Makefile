@@ -40,9 +40,11 @@ $(STAMP): pyproject.toml $(PINS) constraints/check.py constraints/vllm-name/pypr
 	$(BIN)/python constraints/check.py '$(INDEX_ADVICE)'
 	touch $@
 
+# DEMO_FLAGS=--plant-wrong-token shows that the demo fails (exit 1) where one token is wrong.
+DEMO_FLAGS ?=
 ifeq ($(CUDA_PACKAGES),)
 demo: $(STAMP)
-	$(BIN)/eagle-pangu demo
+	$(BIN)/eagle-pangu demo $(DEMO_FLAGS)
 else
 demo: demo-gpu
 endif
@@ -52,7 +54,7 @@ demo-gpu:
 	$(PYTHON) -m venv --system-site-packages $(GPU)
 	echo '$(CUDA_PACKAGES)' > "$$($(GPU)/bin/python -c 'import site; print(site.getsitepackages()[0])')/vllm.pth"
 	$(GPU)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps -e .
-	$(GPU)/bin/eagle-pangu demo
+	$(GPU)/bin/eagle-pangu demo $(DEMO_FLAGS)
 
 test: lint
 	$(BIN)/python -m pytest

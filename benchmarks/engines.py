@@ -74,14 +74,17 @@ def runner_of(llm: Any) -> Any:
     return core.model_executor.driver_worker.worker.model_runner
 
 
-def generate(llm: Any, prompts: list[list[int]], **params: Any) -> list[list[int]]:
-    """Token ids of one completion per prompt, greedy unless told otherwise."""
+def requests(llm: Any, prompts: list[list[int]], **params: Any) -> list[Any]:
+    """vLLM's answer to each prompt, greedy unless told otherwise."""
     from vllm import SamplingParams
 
     sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
-    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-    outputs = llm.generate(requests, sampling, use_tqdm=False)
-    return [list(output.outputs[0].token_ids) for output in outputs]
+    return llm.generate([{"prompt_token_ids": p} for p in prompts], sampling, use_tqdm=False)
+
+
+def generate(llm: Any, prompts: list[list[int]], **params: Any) -> list[list[int]]:
+    """Token ids of one completion per prompt, greedy unless told otherwise."""
+    return [list(answer.outputs[0].token_ids) for answer in requests(llm, prompts, **params)]
 
 
 def acceptance_length(llm: Any, before: tuple[int, int] = (0, 0)) -> tuple[float, tuple[int, int]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from openai import OpenAI
 
+from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.demo import settings
 from vllm_eagle_pangu.demo.server import Server
 
@@ -89,20 +90,39 @@ class Client:
                 sizes.append(len(new))
         return ids, sizes
 
-    def next_logits(self, ids: list[int], top: int) -> dict[int, float]:
-        """The target's `top` highest logits after the tokens `ids`, by token id."""
+    def decode_logits(self, prompt: list[int], tokens: int) -> tuple[list[int], list[ties.Logits]]:
+        """A completion's token ids, and the highest logits that each was drawn from."""
         answer = self.api.completions.create(
             model=settings.SERVED_NAME,
-            prompt=ids,
+            prompt=prompt,
+            max_tokens=tokens,
+            temperature=0.0,
+            logprobs=ties.TOP,
+            extra_body={
+                "ignore_eos": True,
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,
+            },
+        )
+        choice = answer.choices[0]
+        assert choice.logprobs is not None and choice.logprobs.top_logprobs is not None
+        rows: list[ties.Logits] = [
+            {int(name.removeprefix("token_id:")): value for name, value in row.items()}
+            for row in choice.logprobs.top_logprobs
+        ]
+        return (choice.model_extra or {})["token_ids"], rows
+
+    def prefill_logits(self, prompt: list[int], ids: list[int]) -> list[ties.Logits]:
+        """The highest logits before each of `ids`, and its own, from a prefill of all tokens."""
+        answer = self.api.completions.create(
+            model=settings.SERVED_NAME,
+            prompt=prompt + ids,
             max_tokens=1,
             temperature=0.0,
-            logprobs=top,
-            extra_body={"return_tokens_as_token_ids": True, "ignore_eos": True},
+            extra_body={"prompt_logprobs": ties.TOP},
         )
-        scores = answer.choices[0].logprobs
-        assert scores is not None and scores.top_logprobs is not None
-        best = scores.top_logprobs[0]
-        return {int(name.removeprefix("token_id:")): value for name, value in best.items()}
+        rows = (answer.choices[0].model_extra or {})["prompt_logprobs"][len(prompt) :]
+        return [{int(token): entry["logprob"] for token, entry in row.items()} for row in rows]
 
     def warm_up(self, prompt: str, tokens: int) -> None:
         for _ in range(2):
@@ -122,3 +142,23 @@ def record_round(
         drafts, accepted = client.server.counters()
         records[name].drafts += drafts - before[name][0]
         records[name].accepted += accepted - before[name][1]
+
+
+def target_rounding(record: Record, plain: Client) -> ties.Rounding:
+    """How far the target's logits move on this machine, over plain decoding's own completions."""
+    pairs: list[tuple[ties.Logits, ties.Logits]] = []
+    for first, *_ in record.completions.values():
+        ids, decoded = plain.decode_logits(first.prompt_ids, len(first.ids))
+        pairs += zip(decoded, plain.prefill_logits(first.prompt_ids, ids), strict=True)
+    return ties.rounding(pairs)
+
+
+def plant_wrong_token(completion: Completion, plain: Client) -> int:
+    """Put a token in where the target is surest: the last of its highest. Returns the position.
+
+    As far from a tie as the output offers, so that every sane bound must find it.
+    """
+    rows = plain.prefill_logits(completion.prompt_ids, completion.ids)
+    at = max(range(len(rows)), key=lambda i: max(rows[i].values()) - min(rows[i].values()))
+    completion.ids[at] = min(rows[at], key=rows[at].__getitem__)
+    return at

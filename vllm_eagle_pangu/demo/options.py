@@ -24,4 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K,K,...",
         help="chain lengths tried with vLLM's own eagle3 (1,2,3,4,5,6)",
     )
+    parser.add_argument(
+        "--plant-wrong-token",
+        action="store_true",
+        help="swap one token of what the tree answered for one that the target would never say: "
+        "the demo must name it and end with 1",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write every figure to this file")

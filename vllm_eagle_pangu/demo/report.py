@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo prints."""
 
-from vllm_eagle_pangu.demo import settings, table, ties
+from vllm_eagle_pangu import ties
+from vllm_eagle_pangu.demo import settings, table
 from vllm_eagle_pangu.demo.measure import Client, Record
-from vllm_eagle_pangu.demo.ties import Difference
+from vllm_eagle_pangu.ties import Difference
 
 PROMPT_LINES = 4
 COMPLETION_LINES = 10
-TOP_LOGITS = 5
 
 METHOD = f"""\
 Batch 1, greedy, fixed length; tokens per second as the client sees them, prompt included: per
 prompt the median of {settings.REPEATS} runs. The servers stand side by side, idle but for the one
 asked; each prompt goes to all methods in turn, so that a slow minute slows them all. tau = tokens
-per target forward, from the servers' own counters. A near-tie: the target's logits of both tokens
-lie within {ties.TIE_UNITS} bfloat16 units, the rounding of sums taken in another order."""
+per target forward, from the servers' own counters. Rounding: how far the plain server's logits
+move between decode and prefill of the same tokens. A near-tie: every token of the output lies no
+farther behind the best than that allows, in the target's prefill of the same output."""
 
 # By method, by prompt index.
 Differences = dict[str, dict[int, Difference]]
@@ -30,8 +31,9 @@ def completion(prompt: str, text: str, chunks: list[int]) -> str:
     return "\n".join([*lines, f"  ({sum(chunks)} tokens streamed in {len(chunks)} chunks)\n"])
 
 
-def differences(records: dict[str, Record], plain: Client) -> Differences:
-    """Every prompt on which a method's output parts from plain decoding's, judged."""
+def differences(records: dict[str, Record], plain: Client, bound: float) -> Differences:
+    """Every prompt on which a method's output parts from plain decoding's, judged; of its repeats
+    the one with the token that lies farthest behind."""
     reference = next(record for name, record in records.items() if name == plain.server.name)
     found: Differences = {}
     for name, record in records.items():
@@ -39,14 +41,11 @@ def differences(records: dict[str, Record], plain: Client) -> Differences:
         for index, runs in record.completions.items():
             expected = reference.completions[index][0]
             for run in runs:
-                position = ties.first_difference(expected.ids, run.ids)
-                if position is None:
+                if run.ids == expected.ids:
                     continue
-                context = expected.prompt_ids + expected.ids[:position]
-                logits = plain.next_logits(context, TOP_LOGITS)
-                tokens = expected.ids[position], run.ids[position]
-                judged = ties.classify(position, *tokens, logits)
-                if index not in found[name] or judged.gap > found[name][index].gap:
+                logits = plain.prefill_logits(expected.prompt_ids, run.ids)
+                judged = ties.judge(expected.ids, run.ids, logits, bound)
+                if index not in found[name] or max(judged.gaps) > max(found[name][index].gaps):
                     found[name][index] = judged
     return found
 
@@ -65,7 +64,12 @@ def sweep_table(chains: list[Record], fastest: str) -> str:
     return f"\n{title}\n" + table.render(["method", "tokens/s", "tau", ""], rows)
 
 
-def comparison(records: dict[str, Record], differing: Differences, streams_alike: bool) -> str:
+def comparison(
+    records: dict[str, Record],
+    rounding: ties.Rounding,
+    differing: Differences,
+    streams_alike: bool,
+) -> str:
     """The headline table, every difference below it, and how it was measured.
 
     The first record is plain decoding's.
@@ -78,7 +82,7 @@ def comparison(records: dict[str, Record], differing: Differences, streams_alike
         ratio = f"{speed / plain.tokens_per_second():.2f}"
         verdict = "-" if record is plain else _verdict(len(record.completions), differing[name])
         rows.append([name, f"{speed:.1f}", ratio, _tau(record), verdict])
-    lines = ["", table.render(header, rows), ""]
+    lines = ["", table.render(header, rows), "", f"Rounding: {rounding}."]
     for name, found in differing.items():
         lines += [f"{name}, prompt {index}: {_judgement(d)}" for index, d in sorted(found.items())]
     lines.append(
@@ -89,7 +93,10 @@ def comparison(records: dict[str, Record], differing: Differences, streams_alike
 
 
 def figures(
-    records: dict[str, Record], chains: list[Record], differing: Differences
+    records: dict[str, Record],
+    chains: list[Record],
+    rounding: ties.Rounding,
+    differing: Differences,
 ) -> dict[str, object]:
     """Everything measured, for a file."""
 
@@ -101,8 +108,12 @@ def figures(
     return {
         "methods": {name: one(record) for name, record in records.items()},
         "chains": {record.name: one(record) for record in chains},
+        "rounding": vars(rounding),
         "differences": {
-            name: {index: vars(d) | {"near_tie": d.near_tie} for index, d in found.items()}
+            name: {
+                index: vars(d) | {"wrong": d.wrong, "near_tie": d.near_tie}
+                for index, d in found.items()
+            }
             for name, found in differing.items()
         },
         "settings": {
@@ -127,9 +138,11 @@ def _verdict(prompts: int, found: dict[int, Difference]) -> str:
 
 
 def _judgement(difference: Difference) -> str:
-    kind = "near-tie" if difference.near_tie else "NOT A TIE"
-    return (
-        f"parts at token {difference.position} ({difference.plain} or {difference.other}): "
-        f"the target's logits are {difference.gap:.4f} apart, one bfloat16 unit there is "
-        f"{difference.unit:.4f}: {kind}"
+    at, gaps = difference.position, difference.gaps
+    parting = (
+        f"parts at token {at} ({difference.plain} or {difference.other}), where they lie "
+        f"{gaps[at]:.4f} or less behind the target's best"
     )
+    if difference.wrong is None:
+        return f"{parting}; no token lies farther than {max(gaps):.4f}: near-tie"
+    return f"{parting}; token {difference.wrong} lies {gaps[difference.wrong]:.4f} behind: WRONG"

@@ -14,7 +14,13 @@ from types import FrameType
 from openai import OpenAIError
 
 from vllm_eagle_pangu.demo import pair, report, settings
-from vllm_eagle_pangu.demo.measure import Client, Record, record_round
+from vllm_eagle_pangu.demo.measure import (
+    Client,
+    Record,
+    plant_wrong_token,
+    record_round,
+    target_rounding,
+)
 from vllm_eagle_pangu.demo.server import Server
 
 TREE = "tree"
@@ -143,11 +149,15 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         records = {name: Record(name) for name in clients}
         for _ in range(settings.REPEATS):
             record_round(clients, records, prompts, tokens)
-        differences = report.differences(records, clients[PLAIN])
+        rounding = target_rounding(records[PLAIN], clients[PLAIN])
+        if arguments.plant_wrong_token:
+            at = plant_wrong_token(records[TREE].completions[0][-1], clients[PLAIN])
+            print(f"Planted a wrong token in the tree's last answer to prompt 0: token {at}.")
+        differences = report.differences(records, clients[PLAIN], rounding.bound)
     print(report.sweep_table(chains, chain.server.name))
-    print(report.comparison(records, differences, streams_alike))
+    print(report.comparison(records, rounding, differences, streams_alike))
     if arguments.json:
-        figures = report.figures(records, chains, differences)
+        figures = report.figures(records, chains, rounding, differences)
         Path(arguments.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     honest = all(d.near_tie for by_prompt in differences.values() for d in by_prompt.values())
     return 0 if honest and streams_alike else 1

@@ -26,7 +26,7 @@ _SERVER_FLAGS = (
     # With the environment below: engine and worker in one process. Apart, the engine spins while it
     # waits, and on two cores may take the worker's: any method is then fast or slow by chance.
     "--distributed-executor-backend=uni",
-    # What the near-tie check asks the plain server for.
+    # What the plain server's rounding is measured in, decoding and prefilling alike.
     "--logprobs-mode=raw_logits",
 )
 
