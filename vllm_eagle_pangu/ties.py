@@ -15,6 +15,7 @@ moves, only an exact tie passes.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,16 +78,22 @@ class Difference:
 
 
 def rounding(pairs: Iterable[tuple[Logits, Logits]]) -> Rounding:
-    """From two evaluations of each position; compares the tokens that both list."""
+    """From two evaluations of each position; compares the tokens that both list.
+
+    What shifts all logits of a position changes no draw and is taken out. So either evaluation may
+    be of log-probabilities, which vLLM 0.23 gives for prompts whatever its --logprobs-mode.
+    """
     pairs = list(pairs)
-    moves = sorted(
-        abs(one[t] - other[t]) for one, other in pairs for t in one.keys() & other.keys()
-    )
-    most = moves[-1]
+    moves: list[float] = []
+    for one, other in pairs:
+        shifts = [one[token] - other[token] for token in one.keys() & other.keys()]
+        middle = statistics.median_low(shifts)
+        moves += [abs(shift - middle) for shift in shifts]
+    moves.sort()
+    most, p99 = moves[-1], moves[math.ceil(0.99 * len(moves)) - 1]
     best = [sorted(other.values())[-2:] for _, other in pairs]
     close = sum(first - second <= 2 * most for second, first in best)
-    p99 = moves[math.ceil(0.99 * len(moves)) - 1]
-    return Rounding(len(pairs), sum(moves) / len(moves), p99, most, close)
+    return Rounding(len(pairs), statistics.fmean(moves), p99, most, close)
 
 
 def judge(

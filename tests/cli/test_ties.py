@@ -31,6 +31,14 @@ def test_p99_leaves_out_one_move_in_a_hundred():
     assert (measured.p99, measured.most) == (0.125, 0.5)
 
 
+def test_a_shift_of_all_logits_of_a_position_is_no_rounding():
+    """vLLM 0.23 gives log-probabilities for prompts where it gives logits while decoding."""
+    logits = {1: 9.0, 2: 8.5, 3: 4.25}
+    log_probabilities = {1: -0.25, 2: -0.75, 3: -4.875}
+
+    assert ties.rounding([(logits, log_probabilities)]).most == 0.125
+
+
 @pytest.mark.parametrize(
     ("logits", "near"),
     [
