@@ -16,7 +16,8 @@ from vllm_eagle_pangu.config import forced_eager_attention, tree_config
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.engine.drafter import DraftedTrees, TreeDrafter
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
-from vllm_eagle_pangu.engine.sampling import Draws, draw
+from vllm_eagle_pangu.engine.request_sampling import RequestSampling
+from vllm_eagle_pangu.engine.sampling import Draws, draw, rows_at_a_time
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.engine.tree_step import NO_DRAFT, StoredTree, TreeStep, lay_out
@@ -217,11 +218,12 @@ class TreeRunnerMixin(GPUModelRunner):
         return self.input_batch.block_table[group].block_table.gpu.index_select(0, requests)
 
     def _sample(self, logits: Any, spec_decode_metadata: Any) -> SamplerOutput:
-        metadata = self.input_batch.sampling_metadata
+        params = RequestSampling.of_step(self.input_batch)
         step = self.tree_step
         if step is None:
-            return self.sampler(logits=logits, sampling_metadata=metadata)
-        draws = draw(self.sampler, logits, metadata, step.logit_counts, step.links)
+            return self.sampler(logits=logits, sampling_metadata=params.by_request())
+        counts, most_rows = step.logit_counts, self._rows_per_draw()
+        draws = draw(self.sampler, logits, params, counts, step.links, most_rows)
         logit_rows = step.logit_rows()
         step.draws = draws.tokens[logit_rows]
         step.paths = tree_accept.tree_accept(
@@ -231,6 +233,16 @@ class TreeRunnerMixin(GPUModelRunner):
             step.paths.check(step.tree, step.draws)
         self._commit(step, step.paths)
         return self._emit(step, step.paths, draws, logit_rows)
+
+    def _rows_per_draw(self) -> int:
+        return rows_at_a_time(self.max_num_reqs, self.model_config.get_vocab_size())
+
+    def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """vLLM's profile sees a call of the sampler as large as a step's largest."""
+        most = min(self._rows_per_draw(), self.max_num_reqs * (self.num_spec_tokens + 1))
+        rows = max(hidden_states.shape[0], min(most, self.max_num_tokens))
+        # vLLM draws states of its own; it takes the shape from these.
+        return super()._dummy_sampler_run(hidden_states.new_empty(rows, hidden_states.shape[1]))
 
     def _depth(self) -> int:
         return self.tree_config.shape().depth

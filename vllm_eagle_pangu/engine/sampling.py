@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target draws at tree rows with vLLM's own sampler, under each request's own parameters."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from vllm.v1.outputs import LogprobsTensors
-from vllm.v1.sample.logits_processor import LogitsProcessors
-from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
-from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.engine.request_sampling import RequestSampling
+from vllm_eagle_pangu.engine.uploads import upload
+
+# Rows x vocabulary from which on greedy draws on CPU follow the walk: a level costs about 0.2 ms
+# of calls, a million logits about 1 ms, and the walk reads one row of a tree per level.
+WALK_FROM = 2**21
+# Rows x vocabulary that one call of the sampler may hold however few requests vLLM was told of:
+# 32 MB a float32 copy, against a call (0.1 ms) more for every few rows.
+HOLD = 2**23
+
+
+def rows_at_a_time(requests: int, vocabulary: int) -> int:
+    """The most rows of one call of the sampler; `_dummy_sampler_run` shows vLLM that many."""
+    return max(requests, HOLD // vocabulary)
 
 
 @dataclass(frozen=True)
@@ -55,172 +65,164 @@ class Draws:
         )
 
 
+@dataclass(frozen=True)
+class _Call:
+    """What one call of the sampler gave for these rows of logits; `tokens: [rows] int64`."""
+
+    rows: Sequence[int]
+    tokens: torch.Tensor
+    logprobs: LogprobsTensors | None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of logits, to be drawn from in calls of vLLM's sampler."""
+
+    sampler: Sampler
+    logits: torch.Tensor  # [R, V], the rows of a request together: root, then its nodes
+    params: RequestSampling
+
+    def draw(
+        self, rows: Sequence[int], request: list[int], paths: list[list[int]] | None = None
+    ) -> _Call:
+        device = self.logits.device
+        if isinstance(rows, range):
+            logits = self.logits[rows.start : rows.stop]
+        else:
+            logits = self.logits.index_select(0, upload(device, rows=rows)["rows"])
+        metadata = self.params.by_row(request, paths, device)
+        output = self.sampler(logits=logits, sampling_metadata=metadata)
+        return _Call(rows, output.sampled_token_ids[:, 0].long(), output.logprobs_tensors)
+
+
 def draw(
     sampler: Sampler,
     logits: torch.Tensor,  # [R, V], the rows of a request together: root, then its nodes
-    metadata: SamplingMetadata,
+    params: RequestSampling,
     counts: list[int],  # rows per request
     links: Callable[[], Mapping[int, TreeLinks]],  # by request; those without have one row
+    most_rows: int,  # of one call of the sampler; at least one per request
 ) -> Draws:
     """Draw from the target's distribution at every row that the walk can come to.
 
-    All rows at once where that is cheap, else level by level along the walk: a draw costs a sort
-    of the vocabulary under top-p, and the walk needs few of them. Along the walk a request's own
-    generator makes one draw per emitted token, as in plain decoding: the same seed, the same text.
+    A request is drawn at all its rows where that is cheap, else level by level along its walk: a
+    draw costs a sort of the vocabulary under top-p, and the walk needs few of them. Along the walk
+    a request's own generator makes one draw per emitted token, as in plain decoding: the same
+    seed, the same text.
     """
-    if _draws_every_row(metadata, logits.device):
-        request = [index for index, count in enumerate(counts) for _ in range(count)]
-        output = sampler(logits=logits, sampling_metadata=_per_row(metadata, request, None))
-        order = index_range(len(request), logits.device)
-        return Draws(output.sampled_token_ids[:, 0].long(), output.logprobs_tensors, order)
-    return _draw_along_walks(sampler, logits, metadata, counts, links())
-
-
-def _draws_every_row(metadata: SamplingMetadata, device: torch.device) -> bool:
-    if needs_paths(metadata):
-        return False
-    wants_logprobs = metadata.max_num_logprobs is not None or metadata.logprob_token_ids
-    # Off the CPU a level costs a wait for the device, which is dearer than the rows it saves.
-    return device.type != "cpu" or bool(metadata.all_greedy and not wants_logprobs)
-
-
-def _draw_along_walks(
-    sampler: Sampler,
-    logits: torch.Tensor,
-    metadata: SamplingMetadata,
-    counts: list[int],
-    trees: Mapping[int, TreeLinks],
-) -> Draws:
     first_row = [0, *accumulate(counts)]
-    tokens = torch.full((logits.shape[0],), -1)
-    order = torch.zeros(logits.shape[0], dtype=torch.long)
-    logprobs: list[LogprobsTensors | None] = []
-    draws: list[int] = []
-    with_paths = needs_paths(metadata)
-    paths: list[list[int]] = [[] for _ in counts]
-    # Tree row where each walk stands; requests whose walk has ended leave.
-    standing = dict.fromkeys(range(len(counts)), 0)
-    while standing:
-        request = list(standing)
-        rows = torch.tensor([first_row[index] + row for index, row in standing.items()])
-        level_paths = [paths[index] for index in request] if with_paths else None
-        level = logits[rows.to(logits.device)]
-        if level_paths is not None:
-            level = _apply_min_tokens(level, metadata, request, level_paths)
-        output = sampler(logits=level, sampling_metadata=_per_row(metadata, request, level_paths))
-        new = output.sampled_token_ids[:, 0].long().cpu()
-        tokens[rows] = new
-        order[rows] = torch.arange(len(request)) + sum(draws)
-        draws.append(len(request))
-        logprobs.append(output.logprobs_tensors)
-        following: dict[int, int] = {}
-        for index, token in zip(request, new.tolist(), strict=True):
-            tree = trees.get(index)
-            child = None if tree is None else tree.child(standing[index], token)
-            if child is not None:
-                following[index] = child
-                paths[index].append(token)
-        standing = following
-    return Draws(tokens.to(logits.device), _concatenate(logprobs, draws), order.to(logits.device))
+    rows = _Rows(sampler, logits, params)
+    walking = _walkers(params, counts, logits)
+    calls = _draw_everywhere(rows, first_row, set(walking), most_rows)
+    if walking:
+        calls += _draw_along_walks(rows, first_row, walking, links)
+    return _gathered(calls, logits)
 
 
-def _concatenate(levels: list[LogprobsTensors | None], draws: list[int]) -> LogprobsTensors | None:
-    """One row per draw. A level in which nobody asked for logprobs gives rows that nobody reads.
-
-    `draws`: how many there were at each level. Levels differ in width where requests ask for
-    logprobs of their own tokens (`logprob_token_ids`).
-    """
-    given = [level for level in levels if level is not None]
-    if not given:
-        return None
-    width = max(level.logprobs.shape[1] for level in given)
-    ids = given[0].logprob_token_ids.new_zeros(sum(draws), width)
-    logprobs = given[0].logprobs.new_full((sum(draws), width), -torch.inf)
-    ranks = given[0].selected_token_ranks.new_zeros(sum(draws))
-    start = 0
-    for level, count in zip(levels, draws, strict=True):
-        rows = slice(start, start + count)
-        start += count
-        if level is not None:
-            columns = level.logprobs.shape[1]
-            ids[rows, :columns] = level.logprob_token_ids
-            logprobs[rows, :columns] = level.logprobs
-            ranks[rows] = level.selected_token_ranks
-    return LogprobsTensors(ids, logprobs, ranks)
+def _walkers(params: RequestSampling, counts: list[int], logits: torch.Tensor) -> list[int]:
+    """The requests that are drawn along their walks."""
+    requests = range(len(counts))
+    following = [request for request in requests if params.follows_path(request)]
+    if logits.device.type != "cpu":
+        # A level costs a wait for the device there, which is dearer than the rows it saves.
+        return following
+    greedy = params.metadata.all_greedy and not params.wants_logprobs
+    if greedy and not following and logits.numel() < WALK_FROM:
+        return []
+    return list(requests)
 
 
-def needs_paths(metadata: SamplingMetadata) -> bool:
-    """Whether a row's distribution depends on the tokens between the root and it."""
-    return bool(
-        not metadata.no_penalties
-        or metadata.bad_words_token_ids
-        or any(processor.min_toks for processor in _min_tokens_processors(metadata))
-    )
-
-
-def _per_row(
-    metadata: SamplingMetadata, request: list[int], paths: list[list[int]] | None
-) -> SamplingMetadata:
-    if metadata.all_greedy and paths is None and metadata.allowed_token_ids_mask is None:
-        return dataclasses.replace(metadata, logitsprocs=LogitsProcessors([]))
-    index = torch.tensor(request)
-
-    def expand(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        return None if tensor is None else tensor[index.to(tensor.device)]
-
-    def expand_dict(mapping: dict | None) -> dict | None:
-        if not mapping:
-            return mapping
-        return {row: mapping[req] for row, req in enumerate(request) if req in mapping}
-
-    outputs = metadata.output_token_ids
-    if paths is not None and outputs:
-        outputs = [[*outputs[req], *path] for req, path in zip(request, paths, strict=True)]
-    penalised = not metadata.no_penalties
-    return dataclasses.replace(
-        metadata,
-        temperature=expand(metadata.temperature),
-        top_p=expand(metadata.top_p),
-        top_k=expand(metadata.top_k),
-        generators=expand_dict(metadata.generators),
-        prompt_token_ids=expand(metadata.prompt_token_ids) if penalised else None,
-        frequency_penalties=_penalty(metadata.frequency_penalties, index, penalised),
-        presence_penalties=_penalty(metadata.presence_penalties, index, penalised),
-        repetition_penalties=_penalty(metadata.repetition_penalties, index, penalised),
-        output_token_ids=outputs,
-        allowed_token_ids_mask=expand(metadata.allowed_token_ids_mask),
-        bad_words_token_ids=expand_dict(metadata.bad_words_token_ids),
-        logprob_token_ids=expand_dict(metadata.logprob_token_ids),
-        # Row-bound processors: min_tokens is applied above, min_p and logit_bias are refused by
-        # vLLM for speculative requests.
-        logitsprocs=LogitsProcessors([]),
-        spec_token_ids=None,
-        thinking_budget_state_holder=None,
-    )
-
-
-def _penalty(values: torch.Tensor, index: torch.Tensor, penalised: bool) -> torch.Tensor:
-    return values[index.to(values.device)] if penalised else values
-
-
-def _min_tokens_processors(metadata: SamplingMetadata) -> list[MinTokensLogitsProcessor]:
+def _draw_everywhere(
+    rows: _Rows, first_row: list[int], left_out: set[int], most_rows: int
+) -> list[_Call]:
+    """All rows of the other requests, `most_rows` at a time."""
+    spans = [
+        (request, range(first_row[request], first_row[request + 1]))
+        for request in range(len(first_row) - 1)
+        if request not in left_out
+    ]
+    request = [request for request, span in spans for _ in span]
+    # A slice of all rows is no copy.
+    chosen = [row for _, span in spans for row in span] if left_out else range(first_row[-1])
     return [
-        processor
-        for processor in metadata.logitsprocs.non_argmax_invariant
-        if isinstance(processor, MinTokensLogitsProcessor)
+        rows.draw(chosen[start : start + most_rows], request[start : start + most_rows])
+        for start in range(0, len(request), most_rows)
     ]
 
 
-def _apply_min_tokens(
-    logits: torch.Tensor, metadata: SamplingMetadata, request: list[int], paths: list[list[int]]
-) -> torch.Tensor:
-    """Forbid stop tokens in rows that are still short of the request's `min_tokens`."""
-    for processor in _min_tokens_processors(metadata):
-        for row, req in enumerate(request):
-            entry = processor.min_toks.get(req)
-            if entry is None:
-                continue
-            min_tokens, output, stop_ids = entry[:3]
-            if len(output) + len(paths[row]) < min_tokens:
-                logits[row, list(stop_ids)] = float("-inf")
-    return logits
+def _draw_along_walks(
+    rows: _Rows,
+    first_row: list[int],
+    requests: list[int],
+    links: Callable[[], Mapping[int, TreeLinks]],
+) -> list[_Call]:
+    calls: list[_Call] = []
+    paths: dict[int, list[int]] = {request: [] for request in requests}
+    # Tree row where each walk stands; requests whose walk has ended leave.
+    standing = dict.fromkeys(requests, 0)
+    with_tree = [r for r in requests if first_row[r + 1] - first_row[r] > 1]
+    trees = links() if with_tree else {}
+    while standing:
+        calls.append(
+            rows.draw(
+                [first_row[request] + row for request, row in standing.items()],
+                list(standing),
+                [paths[request] for request in standing],
+            )
+        )
+        following: dict[int, int] = {}
+        if not trees.keys().isdisjoint(standing):
+            for request, token in zip(standing, wait_for(calls[-1].tokens), strict=True):
+                tree = trees.get(request)
+                child = None if tree is None else tree.child(standing[request], token)
+                if child is not None:
+                    following[request] = child
+                    paths[request].append(token)
+        standing = following
+    return calls
+
+
+def wait_for(tokens: torch.Tensor) -> list[int]:
+    """Drawn tokens on the host. Off the CPU this waits for the target's forward."""
+    return tokens.tolist()
+
+
+def _gathered(calls: list[_Call], logits: torch.Tensor) -> Draws:
+    count, device = logits.shape[0], logits.device
+    if len(calls) == 1 and calls[0].rows == range(count):
+        (call,) = calls
+        return Draws(call.tokens, call.logprobs, index_range(count, device))
+    drawn = [row for call in calls for row in call.rows]
+    order = [0] * count
+    for position, row in enumerate(drawn):
+        order[row] = position
+    sent = upload(device, drawn=drawn, order=order)
+    tokens = torch.full((count,), -1, device=device)
+    tokens.index_copy_(0, sent["drawn"], torch.cat([call.tokens for call in calls]))
+    return Draws(tokens, _concatenate(calls), sent["order"])
+
+
+def _concatenate(calls: list[_Call]) -> LogprobsTensors | None:
+    """One row per draw. A call in which nobody asked for logprobs gives rows that nobody reads.
+
+    Calls differ in width where requests ask for logprobs of their own tokens
+    (`logprob_token_ids`).
+    """
+    given = [call.logprobs for call in calls if call.logprobs is not None]
+    if not given:
+        return None
+    width = max(part.logprobs.shape[1] for part in given)
+    count = sum(len(call.rows) for call in calls)
+    ids = given[0].logprob_token_ids.new_zeros(count, width)
+    logprobs = given[0].logprobs.new_full((count, width), -torch.inf)
+    ranks = given[0].selected_token_ranks.new_zeros(count)
+    start = 0
+    for call in calls:
+        rows = slice(start, start + len(call.rows))
+        start += len(call.rows)
+        if call.logprobs is not None:
+            columns = call.logprobs.logprobs.shape[1]
+            ids[rows, :columns] = call.logprobs.logprob_token_ids
+            logprobs[rows, :columns] = call.logprobs.logprobs
+            ranks[rows] = call.logprobs.selected_token_ranks
+    return LogprobsTensors(ids, logprobs, ranks)
