@@ -3,6 +3,8 @@
 A `DeviceTensor` claims to lie on another device and keeps its numbers on the CPU. Inside
 `strict()`, an operator on it raises `HostSyncError` where a GPU would make the host wait, and
 `MixedDevicesError` where a GPU would refuse a CPU tensor beside it. Outside, it computes as usual.
+Copies to it must start in pinned memory and not block: `PageableCopyError`. Pinned is what came
+out of `pin_memory()` under the `PretendDevice`, and every view of it.
 """
 
 import copy
@@ -10,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,12 +42,28 @@ class HostSyncError(AssertionError):
     """The host would wait for the device."""
 
 
+class PageableCopyError(HostSyncError):
+    """A copy to the device would wait for what was launched before it."""
+
+
 class MixedDevicesError(AssertionError):
     """An operator got tensors of both devices."""
 
 
 class _State:
     strict = False
+    # Memory that was pinned, by address; kept, so that no other memory takes the address.
+    pinned: ClassVar[dict[int, torch.Tensor]] = {}
+
+
+def _pin(tensor: torch.Tensor) -> torch.Tensor:
+    pinned = tensor.clone()
+    _State.pinned[pinned.untyped_storage().data_ptr()] = pinned
+    return pinned
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() in _State.pinned
 
 
 class DeviceTensor(torch.Tensor):
@@ -76,17 +94,26 @@ class DeviceTensor(torch.Tensor):
 class PretendDevice(TorchDispatchMode):
     """Makes factories honour `DEVICE`; active while an engine with device tensors runs."""
 
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _State.pinned.clear()
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return _dispatch(func, args, kwargs or {})
 
 
 def _dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
+    if func is _aten.is_pinned.default:
+        return _is_pinned(args[0])
+    if func is _aten._pin_memory.default:
+        return _pin(args[0])
     flat, _ = tree_flatten((args, kwargs))
     tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
     on_device = any(isinstance(tensor, DeviceTensor) for tensor in tensors)
     target = kwargs.get("device")
     to_device = target is not None and torch.device(target) == DEVICE
     if _State.strict:
+        _check_copy(func, args, kwargs, to_device)
         _check(func, args, tensors, on_device, target)
     if to_device:
         kwargs = {**kwargs, "device": torch.device("cpu")}
@@ -95,6 +122,21 @@ def _dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     if not (on_device or to_device) or leaves_device:
         return result
     return tree_map(lambda leaf: _wrapped(leaf, tensors), result)
+
+
+def _check_copy(func: Any, args: tuple, kwargs: dict, to_device: bool) -> None:
+    if func is _aten._to_copy.default and to_device:
+        source, non_blocking = args[0], kwargs.get("non_blocking", False)
+    elif func is _aten.copy_.default and isinstance(args[0], DeviceTensor):
+        source, non_blocking = args[1], (*args, False)[2] or kwargs.get("non_blocking", False)
+    else:
+        return
+    if isinstance(source, DeviceTensor) or (non_blocking and _is_pinned(source)):
+        return
+    raise PageableCopyError(
+        f"{func} of shape {tuple(source.shape)} to the device waits for it: "
+        + ("it blocks" if _is_pinned(source) else "the memory is not pinned")
+    )
 
 
 def _check(func: Any, args: tuple, tensors: list, on_device: bool, target: Any) -> None:
@@ -111,7 +153,11 @@ def _check(func: Any, args: tuple, tensors: list, on_device: bool, target: Any) 
     if func in _COPIES:
         return
     for tensor in tensors:
-        if not isinstance(tensor, DeviceTensor) and tensor.dim() > 0:
+        if isinstance(tensor, DeviceTensor):
+            continue
+        if tensor.device == DEVICE:
+            raise PageableCopyError(f"{func} got a tensor that was made of host numbers")
+        if tensor.dim() > 0:
             raise MixedDevicesError(f"{func} got a CPU tensor of shape {tuple(tensor.shape)}")
 
 

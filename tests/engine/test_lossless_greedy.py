@@ -2,6 +2,9 @@
 """Greedy decoding with trees gives the target's own tokens; benchmarks/lossless.py has more."""
 
 import pytest
+from vllm.v1.sample.sampler import Sampler
+
+from vllm_eagle_pangu.engine import sampling
 
 pytestmark = pytest.mark.engine
 
@@ -84,6 +87,108 @@ def assert_same_outputs(plain_outputs, tree_outputs):
                 for token, logprob in expected.items():
                     assert got[token].logprob == pytest.approx(logprob.logprob, abs=1e-3)
                     assert got[token].rank == logprob.rank
+
+
+def test_min_tokens_leaves_logprobs_and_ranks_as_plain_decoding_gives_them(
+    engine, pair, prompts, plain, tree_config_of, shapes
+):
+    """Regression: stop tokens were forbidden before logprobs were taken."""
+    from vllm import SamplingParams
+
+    # The likeliest tokens may not be drawn; their logprobs must be there all the same.
+    stops = [sorted(set(row[:6])) for row in plain[4:7]]
+    params = [
+        SamplingParams(
+            temperature=0.0, max_tokens=16, min_tokens=12, stop_token_ids=stop, logprobs=4
+        )
+        for stop in stops
+    ]
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts[4:7]]
+    results = []
+    for speculative in (None, tree_config_of(pair[1], shapes["default"])):
+        with engine(pair[0], speculative) as running:
+            outputs = running.llm.generate(requests, params, use_tqdm=False)
+            results.append([output.outputs[0] for output in outputs])
+    assert_same_outputs(*results)
+    for stop, output in zip(stops, results[0], strict=True):
+        assert output.logprobs[0].keys() & set(stop), "no forbidden token was likely"
+
+
+def test_a_structured_request_that_may_only_stop_stops_before_its_min_tokens(
+    engine, pair, prompts, tree_config_of, shapes
+):
+    """Regression: beside trees min_tokens left it no token at all, and it emitted token 0."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    choice = StructuredOutputsParams(choice=["a", "b"])
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=8, min_tokens=6, structured_outputs=choice),
+        SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True),
+    ]
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts[5:7]]
+    results = []
+    for speculative in (None, tree_config_of(pair[1], shapes["default"])):
+        with engine(pair[0], speculative) as running:
+            outputs = running.llm.generate(requests, params, use_tqdm=False)
+            results.append([output.outputs[0] for output in outputs])
+    assert_same_outputs(*results)
+
+
+@pytest.mark.parametrize("walk_from", [0, 2**40])
+def test_greedy_draws_along_the_walk_and_at_every_row_are_the_same(
+    walk_from, engine, pair, prompts, plain, tree_config_of, shapes, monkeypatch
+):
+    """Which of the two is taken depends on rows x vocabulary only."""
+    monkeypatch.setattr(sampling, "WALK_FROM", walk_from)
+    drawn = []
+    with engine(pair[0], tree_config_of(pair[1], shapes["wide"])) as trees:
+        sampler = trees.runner.sampler.forward
+
+        def forward(logits, **arguments):
+            drawn.append(logits.shape[0])
+            return sampler(logits=logits, **arguments)
+
+        monkeypatch.setattr(trees.runner.sampler, "forward", forward)
+        assert trees.generate(prompts[:4], max_tokens=24) == [row[:24] for row in plain[:4]]
+    assert (max(drawn) <= 4) == (walk_from == 0)
+
+
+def test_draws_in_small_calls_are_those_of_one_call(
+    engine, pair, prompts, plain, tree_config_of, shapes, monkeypatch
+):
+    """The rows of a call are bounded by what vLLM's profile of its sampler has seen."""
+    monkeypatch.setattr(sampling, "HOLD", 0)
+    calls = []
+    with engine(pair[0], tree_config_of(pair[1], shapes["wide"]), max_num_seqs=5) as trees:
+        sampler = trees.runner.sampler.forward
+
+        def forward(logits, **arguments):
+            calls.append(logits.shape[0])
+            return sampler(logits=logits, **arguments)
+
+        monkeypatch.setattr(trees.runner.sampler, "forward", forward)
+        assert trees.generate(prompts[:4], max_tokens=24) == [row[:24] for row in plain[:4]]
+    assert max(calls) == 5
+
+
+def test_the_profile_of_the_sampler_sees_the_rows_of_a_steps_largest_call(
+    engine, pair, tree_config_of, shapes, monkeypatch
+):
+    """Regression: a step sampled all rows of all trees at once, which no profile had seen."""
+    profiled = []
+    forward = Sampler.forward
+
+    def watched(self, logits, *arguments, **keywords):
+        profiled.append(logits.shape[0])
+        return forward(self, logits, *arguments, **keywords)
+
+    monkeypatch.setattr(Sampler, "forward", watched)
+    monkeypatch.setattr(sampling, "WALK_FROM", 2**40)
+    with engine(pair[0], tree_config_of(pair[1], shapes["wide"]), max_num_seqs=2) as trees:
+        seen, profiled[:] = max(profiled), []
+        trees.generate([[5, 6, 7], [8, 9]], max_tokens=8)
+    assert 2 < max(profiled) <= seen
 
 
 def test_logprobs_of_tokens_that_a_request_names_follow_its_path(

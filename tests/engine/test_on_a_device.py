@@ -4,13 +4,16 @@
 The step runs in a real engine whose buffers pretend to lie on a device: see `pretend_device.py`.
 """
 
+import dataclasses
+
 import pytest
 import torch
 
 from vllm_eagle_pangu.core import indices
-from vllm_eagle_pangu.engine import uploads
+from vllm_eagle_pangu.engine import sampling
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+from vllm_eagle_pangu.engine.tree_step import TreeStep
 from vllm_eagle_pangu.kernels.implementations import Implementations
 
 from . import pretend_device
@@ -18,6 +21,7 @@ from .pretend_device import (
     DeviceTensor,
     HostSyncError,
     MixedDevicesError,
+    PageableCopyError,
     PretendDevice,
     freely,
     strictly,
@@ -78,7 +82,6 @@ def move_to_device(runner, patch) -> None:
 
     of = Implementations.of
     patch.setattr(Implementations, "of", lambda *a, **k: pretend_device.launched(of(*a, **k)))
-    patch.setattr(uploads, "_pinned", lambda tensor: tensor)
     # Tensor subclasses cannot return views in inference mode.
     patch.setattr(torch.inference_mode, "__enter__", lambda self: None)
     patch.setattr(torch.inference_mode, "__exit__", lambda self, *error: None)
@@ -88,6 +91,10 @@ def move_to_device(runner, patch) -> None:
     patch.setattr(runner, "_store_trees", freely(runner._store_trees))
     patch.setattr(runner, "_to_list", lambda tensor: tensor.cpu().tolist())
     patch.setattr(runner.sampler, "forward", freely(runner.sampler.forward))
+    metadata = runner.input_batch._make_sampling_metadata
+    patch.setattr(
+        runner.input_batch, "_make_sampling_metadata", lambda: parameters_on_device(metadata())
+    )
     patch.setattr(runner, "_model_forward", forward_on_host(runner._model_forward))
     patch.setattr(runner.model, "compute_logits", forward_on_host(runner.model.compute_logits))
     patch.setattr(drafter, "head", HeadOnHost(drafter.head))
@@ -99,6 +106,12 @@ def move_to_device(runner, patch) -> None:
     builder = group.get_metadata_builder()
     patch.setattr(builder, "build", forward_on_host(builder.build))
     patch_attention(type(layers_impl(layers)), patch)
+
+
+def parameters_on_device(metadata):
+    """Its tensors, as on a GPU; the lists stay those that the batch writes to."""
+    tensors = {k: v for k, v in vars(metadata).items() if isinstance(v, torch.Tensor)}
+    return dataclasses.replace(metadata, **pretend_device.to_device(tensors))
 
 
 def behind(mixin: type, composed: type) -> type:
@@ -173,6 +186,75 @@ def test_a_step_neither_waits_for_the_device_nor_mixes_tensors(
             assert trees.generate(PROMPTS, max_tokens=24) == expected
             sampled = trees.generate(PROMPTS, max_tokens=24, temperature=0.7, top_k=5)
     assert all(len(tokens) == 24 for tokens in sampled)
+
+
+@pytest.mark.usefixtures("fresh_indices")
+def test_only_requests_that_follow_their_path_go_level_by_level(
+    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
+):
+    """Regression: one request with penalties made its whole batch wait at each level, and copies
+    of indices from pageable memory waited for the target in every batch."""
+    from vllm import SamplingParams
+
+    fixed = {"max_tokens": 24, "ignore_eos": True}
+    follows_path = [
+        SamplingParams(temperature=0.0, repetition_penalty=1.3, **fixed),
+        SamplingParams(temperature=0.0, bad_words=["e", "th"], presence_penalty=0.2, **fixed),
+        SamplingParams(temperature=0.0, min_tokens=20, stop_token_ids=[10], **fixed),
+    ]
+    params = [
+        SamplingParams(temperature=0.0, logprobs=2, **fixed),
+        SamplingParams(temperature=0.8, top_k=5, seed=3, **fixed),
+        SamplingParams(temperature=0.0, allowed_token_ids=list(range(20, 120)), **fixed),
+        *follows_path,
+    ]
+    prompts = [{"prompt_token_ids": prompt} for prompt in (*PROMPTS, *PROMPTS)]
+    small = {"max_model_len": 256, "max_num_batched_tokens": 96, "max_num_seqs": 6}
+    with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **small) as trees:
+
+        def texts():
+            outputs = trees.llm.generate(prompts, params, use_tqdm=False)
+            return [list(output.outputs[0].token_ids) for output in outputs]
+
+        expected, waited_for = texts(), []
+
+        def wait_for(tokens):
+            waited_for.append(tokens.shape[0])
+            return pretend_device.to_host(tokens).tolist()
+
+        with monkeypatch.context() as patch, torch.no_grad(), PretendDevice():
+            move_to_device(trees.runner, patch)
+            patch.setattr(sampling, "wait_for", wait_for)
+            patch.setattr(TreeStep, "links", freely(TreeStep.links))
+            # Several calls of the sampler where trees are drawn at every row.
+            patch.setattr(trees.runner, "_rows_per_draw", lambda: 7)
+            got = texts()
+    assert max(waited_for) == len(follows_path)
+    sampled = 1
+    assert len(got.pop(sampled)) == len(expected.pop(sampled))
+    assert got == expected
+
+
+def test_the_pretended_device_tells_pinned_from_pageable_memory():
+    numbers = torch.arange(4)
+    with PretendDevice(), pretend_device.strict():
+        to = pretend_device.DEVICE
+        pinned = numbers.pin_memory()
+        assert pinned.is_pinned() and pinned[1:].is_pinned() and not numbers.is_pinned()
+        assert torch.equal(pretend_device.to_host(pinned.to(to, non_blocking=True)), numbers)
+        on_device = torch.zeros(4, dtype=torch.long, device=to)
+        assert pretend_device.to_host(on_device.copy_(pinned, non_blocking=True)).sum() == 6
+        for pageable in (
+            lambda: numbers.to(to),
+            lambda: numbers.to(to, non_blocking=True),
+            lambda: pinned.to(to),
+            lambda: on_device.copy_(pinned),
+            lambda: on_device.copy_(numbers, non_blocking=True),
+            lambda: on_device + torch.tensor([1, 2, 3, 4], device=to),
+            lambda: on_device[[0, 1]],
+        ):
+            with pytest.raises(PageableCopyError):
+                pageable()
 
 
 def test_the_pretended_device_notices_a_wait_and_a_stray_tensor():

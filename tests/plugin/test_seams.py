@@ -110,6 +110,26 @@ def test_the_cpu_worker_names_its_runner_where_ours_takes_its_place():
     assert "CPUModelRunner" in cpu_worker.CPUWorker.init_device.__code__.co_names
 
 
+def test_vllm_s_sampler_asks_a_holder_of_budgets_only_what_our_rows_answer():
+    from vllm.v1.sample.sampler import Sampler
+    from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder as Holder
+
+    from vllm_eagle_pangu.engine.request_sampling import _BudgetsOfRows
+
+    public = {name for name in vars(Holder) if not name.startswith("_")}
+    asked = public & set(Sampler.apply_logits_processors.__code__.co_names)
+    assert asked and asked <= set(vars(_BudgetsOfRows))
+    assert parameters(Holder.apply_to_logits) == parameters(_BudgetsOfRows.apply_to_logits)
+    assert "_state" in Holder.apply_to_logits.__code__.co_names
+
+
+def test_min_tokens_can_be_applied_to_rows_of_a_request_s_draft():
+    from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor as MinTokens
+
+    assert parameters(MinTokens.apply_with_spec_decode) == ["logits", "num_draft_tokens"]
+    assert "min_toks" in MinTokens.apply_with_spec_decode.__code__.co_names
+
+
 def overrides():
     """Every method of vLLM's that the engine overrides, beside vLLM's own."""
     from vllm.v1.attention.backends import cpu_attn

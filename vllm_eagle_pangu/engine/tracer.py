@@ -258,6 +258,7 @@ def _draws_as_given(params: Any) -> bool:
         and not params.logit_bias
         and not params.min_tokens
         and params.allowed_token_ids is None
+        and getattr(params, "thinking_token_budget", None) is None
     )
 
 

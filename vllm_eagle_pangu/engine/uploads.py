@@ -16,9 +16,5 @@ def upload(device: torch.device, **arrays: Sequence[int] | np.ndarray) -> dict[s
     parts = [np.asarray(array, dtype=np.int64) for array in arrays.values()]
     flat = torch.from_numpy(np.concatenate(parts))
     if device.type != "cpu":
-        flat = _pinned(flat).to(device, non_blocking=True)
+        flat = flat.pin_memory().to(device, non_blocking=True)
     return dict(zip(arrays, flat.split([len(part) for part in parts]), strict=True))
-
-
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.pin_memory()
