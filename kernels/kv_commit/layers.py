@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -43,6 +44,23 @@ class CommitLayers:
         pairs = zip(self.key_scales or ones, self.value_scales or ones, strict=True)
         self.scales = torch.tensor(list(pairs), dtype=torch.float32, device=device)
 
+    @classmethod
+    def by_layout(
+        cls,
+        keys: Sequence[torch.Tensor],
+        values: Sequence[torch.Tensor],
+        pages: Sequence[PagedKV],
+    ) -> list["CommitLayers"]:
+        """Any layers, unscaled, as one instance for each layout among them: a launch each."""
+        layouts: dict[Any, list[int]] = {}
+        for index, (key, value, pair) in enumerate(zip(keys, values, pages, strict=True)):
+            tensors = (key, value, pair.key, pair.value)
+            layouts.setdefault(tuple(map(_layout, tensors)), []).append(index)
+        return [
+            cls(*([given[index] for index in alike] for given in (keys, values, pages)))
+            for alike in layouts.values()
+        ]
+
     @property
     def scaled(self) -> bool:
         return self.key_scales is not None or self.value_scales is not None
@@ -61,7 +79,11 @@ class CommitLayers:
 
 
 def _alike(tensors: list[torch.Tensor]) -> bool:
-    return len({(tensor.shape, tensor.dtype, tensor.stride()) for tensor in tensors}) == 1
+    return len(set(map(_layout, tensors))) == 1
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.stride()
 
 
 def _require(holds: bool, reason: str) -> None:

@@ -96,6 +96,31 @@ def test_a_slot_given_twice_is_caught_where_checks_are_on():
         commit_pages(**inputs, implementation=UNDER_TEST, check=True)
 
 
+def test_layers_of_several_layouts_are_committed_with_one_launch_for_each():
+    """Layers of one KV cache group may differ in KV heads and head size."""
+    cases = [
+        PagesCase("two", layers=2),
+        PagesCase("one head", layers=1, heads=1),
+        PagesCase("small heads", layers=3, head_size=32, layout="HND"),
+    ]
+    inputs = [make_page_inputs(case, 0) for case in cases]
+    expected = [side for case in cases for side in by_hand(case, 0)]
+    kinds = [case["layers"] for case in inputs]
+    given = [
+        list(zip(kind.keys, kind.values, kind.pages, strict=True))[layer]
+        for layer, kind in [(0, kinds[0]), (0, kinds[1]), (1, kinds[0])]
+        + [(layer, kinds[2]) for layer in range(3)]
+    ]
+    keys, values, pages = zip(*given, strict=True)
+    layouts = CommitLayers.by_layout(keys, values, pages)
+    assert sorted(len(layers.keys) for layers in layouts) == [1, 2, 3]
+    for layers in layouts:
+        commit_pages(layers, inputs[0]["slots"], UNDER_TEST, check=True)
+    sides = [side for kind in kinds for pair in kind.pages for side in (pair.key, pair.value)]
+    for side, bytes_ in zip(sides, expected, strict=True):
+        assert torch.equal(side.contiguous().view(torch.uint8), bytes_)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
