@@ -38,9 +38,9 @@ def write_tiny_pangu(folder: Path) -> Path:
     return folder
 
 
-def write_tiny_llama(folder: Path) -> Path:
+def write_tiny_llama(folder: Path, **options) -> Path:
     """The same shape as a Llama checkpoint, without biases, with tokenizer."""
-    tiny_target(bias=False).save_pretrained(folder)
+    tiny_target(bias=False, **options).save_pretrained(folder)
     write_byte_tokenizer(folder)
     return folder
 
@@ -59,8 +59,8 @@ def write_tiny_head(folder: Path, target: LlamaForCausalLM | None = None, **opti
     return folder
 
 
-def tiny_target(bias: bool) -> LlamaForCausalLM:
-    """The target itself; the same weights at every call."""
+def tiny_target(bias: bool, **options) -> LlamaForCausalLM:
+    """The target itself; the same weights at every call. `options` overrides its config."""
     generator = torch.Generator().manual_seed(20)
     config = LlamaConfig(
         vocab_size=VOCAB,
@@ -79,6 +79,7 @@ def tiny_target(bias: bool) -> LlamaForCausalLM:
         pad_token_id=PAD,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     )
+    config.update(options)
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -4,8 +4,13 @@
 The CPU's engine, whose pages are strided tensors too, with the choices of the CUDA runner.
 """
 
+import pytest
+
 from vllm_eagle_pangu.engine.cpu_worker import TreeCPUModelRunner
 from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner
+
+from ..tiny_pair import tiny_target, write_tiny_head
+from .mixed_heads import write_mixed_heads
 
 PROMPTS = [list(b"the quick brown fox"), list(b"over"), list(range(40, 100))]
 
@@ -19,23 +24,49 @@ def generate(llm, **params):
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def test_trees_on_triton_kernels_give_plain_decodings_tokens(
-    engine, tiny_pangu, tiny_head, monkeypatch
-):
+@pytest.fixture
+def cuda_choices(monkeypatch):
+    """The CPU's runner with the choices of the CUDA runner."""
     for choice in ("device_implementation", "strided_pages"):
         monkeypatch.setattr(TreeCPUModelRunner, choice, getattr(TreeGPUModelRunner, choice))
-    with engine(tiny_pangu) as plain:
-        expected = generate(plain)
-    speculative = {
+
+
+def tree_of(head):
+    return {
         "method": "eagle_pangu",
-        "model": str(tiny_head),
+        "model": str(head),
         "num_speculative_tokens": 6,
         "tree_width": 2,
         "tree_depth": 3,
     }
+
+
+def runner_of(llm):
+    core = llm.llm_engine.engine_core.engine_core
+    return core.model_executor.driver_worker.worker.model_runner
+
+
+@pytest.mark.usefixtures("cuda_choices")
+def test_trees_on_triton_kernels_give_plain_decodings_tokens(engine, tiny_pangu, tiny_head):
+    with engine(tiny_pangu) as plain:
+        expected = generate(plain)
     # A budget that makes the long prompt's second chunk share a step with trees.
-    with engine(tiny_pangu, speculative_config=speculative, max_num_batched_tokens=40) as trees:
-        runner = trees.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-        assert runner.model_runner.implementation == "triton"
-        assert runner.model_runner.commit_layers, "one launch commits all layers"
+    settings = {"speculative_config": tree_of(tiny_head), "max_num_batched_tokens": 40}
+    with engine(tiny_pangu, **settings) as trees:
+        assert runner_of(trees).implementation == "triton"
+        assert runner_of(trees).commit_layers, "one launch commits all layers"
         assert generate(trees) == expected
+
+
+@pytest.mark.usefixtures("cuda_choices")
+def test_layers_with_other_kv_heads_in_one_group_are_committed_too(engine, tmp_path):
+    """One launch commits layers of one shape: an engine with others failed at start."""
+    target = write_mixed_heads(tmp_path / "target")
+    head = write_tiny_head(tmp_path / "head", tiny_target(bias=False))
+    with engine(target) as plain:
+        expected = generate(plain)
+    with engine(target, speculative_config=tree_of(head)) as trees:
+        (group,) = {group for group, _ in runner_of(trees).tree_layers}
+        assert generate(trees) == expected
+        committed = runner_of(trees).commit_layers[group]
+    assert sorted(len(layers.keys) for layers in committed) == [1, 2]

@@ -59,7 +59,12 @@ def cache(request):
 
 def layer_of(impl, cache):
     return SimpleNamespace(
-        kv_cache=cache, impl=impl, num_kv_heads=KV_HEADS, head_size=HEAD_SIZE, layer_name="layer.0"
+        kv_cache=cache,
+        kv_cache_torch_dtype=cache.dtype,
+        impl=impl,
+        num_kv_heads=KV_HEADS,
+        head_size=HEAD_SIZE,
+        layer_name="layer.0",
     )
 
 
@@ -102,7 +107,7 @@ def test_tree_rows_are_attended_on_the_backends_pages_behind_padding(impl, cache
         covers_batch=True,
         batch_rows=torch.arange(rows),
     )
-    impl.scratch = LayerScratch.empty(layer_of(impl, cache), rows)
+    impl.scratch = LayerScratch.empty(layer_of(impl, cache), rows, cache.device)
     impl.forward(None, query, key, value, cache, SimpleNamespace(tree=trees), output)
     expected = torch.full_like(output, torch.nan)
     attention = (

@@ -50,6 +50,10 @@ class TreeAttentionMixin(AttentionImpl):
             self._pages = (kv_cache.data_ptr(), self.page_views(kv_cache))
         return self._pages[1]
 
+    def forget_pages(self) -> None:
+        """Drop the views, which keep the memory of a freed cache."""
+        self._pages = None
+
     def forward(
         self,
         layer: Any,

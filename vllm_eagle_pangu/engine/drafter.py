@@ -70,7 +70,8 @@ class TreeDrafter:
         context = self.vllm_config.compilation_config.static_forward_context
         rows = self.runner.max_num_reqs * self.width * self.depth
         for name in self.proposer._draft_attn_layer_names:
-            context[name].impl.scratch = LayerScratch.empty(context[name], rows)
+            layer = context[name]
+            layer.impl.scratch = LayerScratch.empty(layer, rows, self.runner.device)
 
     def propose(
         self,

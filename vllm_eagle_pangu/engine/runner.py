@@ -9,15 +9,18 @@ their masks to the attention layers, `_sample` draws, walks and commits, and
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.outputs import SamplerOutput
 
 from vllm_eagle_pangu.config import forced_eager_attention, tree_config
 from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.drafter import DraftedTrees, TreeDrafter
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
 from vllm_eagle_pangu.engine.sampling import Draws, draw, rows_at_a_time
+from vllm_eagle_pangu.engine.step_memory import ScratchSize, StepMemory
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.engine.tree_step import NO_DRAFT, StoredTree, TreeStep, lay_out
@@ -63,6 +66,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.implementation = "reference" if self.reference_mode else self.device_implementation
         self.attention = "reference" if forced_eager_attention() else self.implementation
         self.trees: dict[str, StoredTree] = {}
+        self.commit_layers: dict[int, list[kv_commit.CommitLayers]] = {}
         self.steps = 0
         self.tree_step: TreeStep | None = None
         trace = config.trace()
@@ -73,6 +77,42 @@ class TreeRunnerMixin(GPUModelRunner):
         self._prepare_kernels()
         super().load_model(*args, **kwargs)
         self.tree_drafter = TreeDrafter(self, self.drafter, self.implementation, self.attention)
+        self.step_memory = self._allocate_scratch()
+        self.step_memory.log(self.cache_config.kv_cache_memory_bytes)
+
+    def _attention_layers(self) -> dict[str, Attention]:
+        """The target's and the drafter's."""
+        return get_layers_from_vllm_config(self.vllm_config, Attention)
+
+    def _allocate_scratch(self) -> StepMemory:
+        """Before vLLM's memory profile, which gives what is left to the KV cache."""
+        rows = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
+        layers, drafter = self._attention_layers(), self.tree_drafter
+        draft = [layers.pop(name) for name in self.drafter._draft_attn_layer_names]
+        for layer in layers.values():
+            layer.impl.scratch = LayerScratch.empty(layer, rows, self.device)
+        drafter.allocate_scratch()
+        memory = StepMemory(
+            target=ScratchSize.of(layers.values()),
+            drafter=ScratchSize.of(draft),
+            target_logits=(rows, self.model_config.get_vocab_size()),
+            head_logits=(
+                self.max_num_reqs * drafter.width,
+                drafter.model.logits_processor.vocab_size,
+            ),
+            dtype=self.dtype,
+        )
+        # All that vLLM 0.23 counts of what a GPU holds before its profile run.
+        if hasattr(self, "model_memory_usage"):
+            self.model_memory_usage += memory.scratch_bytes
+        return memory
+
+    def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """In vLLM's profile run, sample beside the logits that a step of trees keeps meanwhile."""
+        logits = self.step_memory.logits(self.device)
+        output = super()._dummy_sampler_run(hidden_states)
+        del logits
+        return output
 
     def _prepare_kernels(self) -> None:
         """Compile at start-up what the step will call."""
@@ -81,14 +121,30 @@ class TreeRunnerMixin(GPUModelRunner):
             op.prepare(self.implementation)
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
+        """On a GPU twice: a small cache to profile CUDA graphs with, then the real one."""
+        self._forget_pages()
         super().initialize_kv_cache(*args, **kwargs)
         self.tree_layers = self._tree_layers()
-        rows = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
-        for _, layer in self.tree_layers:
-            require_readable_pages(layer)
-            layer.impl.scratch = LayerScratch.empty(layer, rows)
-        self.commit_layers = self._commit_layers()
-        self.tree_drafter.allocate_scratch()
+        layers = self._attention_layers()
+        for spec in self.kv_cache_config.kv_cache_groups:
+            for name in spec.layer_names:
+                require_readable_pages(layers[name])
+
+    def _cleanup_profiling_kv_cache(self) -> None:
+        self._forget_pages()
+        super()._cleanup_profiling_kv_cache()
+
+    def _forget_pages(self) -> None:
+        """Before vLLM frees or replaces its KV cache: our views would keep the memory."""
+        self.commit_layers = {}
+        for layer in self._attention_layers().values():
+            if isinstance(layer.impl, TreeAttentionMixin):
+                layer.impl.forget_pages()
+
+    def tabulate_commits(self) -> None:
+        """What one launch commits; nothing where layers write by themselves."""
+        if self.strided_pages and not self.reference_mode:
+            self.commit_layers = self._commit_layers()
 
     def _tree_layers(self) -> list[tuple[int, Attention]]:
         """The target's attention layers, each with its KV cache group."""
@@ -101,15 +157,13 @@ class TreeRunnerMixin(GPUModelRunner):
             if name not in draft_layers
         ]
 
-    def _commit_layers(self) -> dict[int, kv_commit.CommitLayers]:
-        """By KV cache group, what one launch commits; empty where layers write by themselves."""
-        if not self.strided_pages or self.reference_mode:
-            return {}
+    def _commit_layers(self) -> dict[int, list[kv_commit.CommitLayers]]:
+        """By KV cache group, one launch for all layers of one layout."""
         groups: dict[int, list[Attention]] = {}
         for group, layer in self.tree_layers:
             groups.setdefault(group, []).append(layer)
         return {
-            group: kv_commit.CommitLayers(
+            group: kv_commit.CommitLayers.by_layout(
                 keys=[layer.impl.scratch.key for layer in layers],
                 values=[layer.impl.scratch.value for layer in layers],
                 pages=[layer.impl.pages(layer.kv_cache) for layer in layers],
@@ -256,8 +310,9 @@ class TreeRunnerMixin(GPUModelRunner):
             for group in {group for group, _ in self.tree_layers}
         }
         slots_of_group = {g: step.scheduled(slots) for g, slots in step.commit_slots.items()}
-        for group, layers in self.commit_layers.items():
-            kv_commit.commit_pages(layers, slots_of_group[group], self.implementation)
+        for group, layouts in self.commit_layers.items():
+            for layers in layouts:
+                kv_commit.commit_pages(layers, slots_of_group[group], self.implementation)
         if self.commit_layers:
             return
         for group, layer in self.tree_layers:

@@ -18,11 +18,18 @@ class LayerScratch:
     value: torch.Tensor
 
     @classmethod
-    def empty(cls, layer: Any, rows: int) -> "LayerScratch":
-        """Room for `rows` rows beside the pages of an attention layer of vLLM's."""
+    def empty(cls, layer: Any, rows: int, device: torch.device) -> "LayerScratch":
+        """Room for `rows` rows of an attention layer of vLLM's, which may have no pages yet.
+
+        Written to, for vLLM's profile on CPU counts resident pages only.
+        """
         shape = (rows, layer.num_kv_heads, layer.head_size)
-        pages = layer.kv_cache
-        return cls(*(torch.zeros(shape, dtype=pages.dtype, device=pages.device) for _ in range(2)))
+        dtype = layer.kv_cache_torch_dtype
+        return cls(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
+
+    @property
+    def nbytes(self) -> int:
+        return self.key.nbytes + self.value.nbytes
 
 
 @dataclass

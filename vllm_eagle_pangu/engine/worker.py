@@ -34,6 +34,14 @@ class TreeWorkerMixin(WorkerBase):
         with _lent(*self.lent_to, self.runner):
             super().init_device()
 
+    def initialize_from_config(self, *args: Any, **kwargs: Any) -> None:
+        """Allocate the KV cache, then tabulate its addresses.
+
+        Not earlier: what is allocated inside of vLLM's memory pools may be lost in its sleep mode.
+        """
+        super().initialize_from_config(*args, **kwargs)
+        self.model_runner.tabulate_commits()
+
     def shutdown(self) -> None:
         """End the traces, then what vLLM ends."""
         runner = getattr(self, "model_runner", None)
