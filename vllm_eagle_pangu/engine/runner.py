@@ -107,13 +107,6 @@ class TreeRunnerMixin(GPUModelRunner):
             self.model_memory_usage += memory.scratch_bytes
         return memory
 
-    def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """In vLLM's profile run, sample beside the logits that a step of trees keeps meanwhile."""
-        logits = self.step_memory.logits(self.device)
-        output = super()._dummy_sampler_run(hidden_states)
-        del logits
-        return output
-
     def _prepare_kernels(self) -> None:
         """Compile at start-up what the step will call."""
         tree_attention.prepare(self.attention, self.dtype)
@@ -292,11 +285,15 @@ class TreeRunnerMixin(GPUModelRunner):
         return rows_at_a_time(self.max_num_reqs, self.model_config.get_vocab_size())
 
     def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """vLLM's profile sees a call of the sampler as large as a step's largest."""
+        """vLLM's profile sees a step's largest call of the sampler, beside the logits it keeps."""
         most = min(self._rows_per_draw(), self.max_num_reqs * (self.num_spec_tokens + 1))
         rows = max(hidden_states.shape[0], min(most, self.max_num_tokens))
+        logits = self.step_memory.logits(self.device)
         # vLLM draws states of its own; it takes the shape from these.
-        return super()._dummy_sampler_run(hidden_states.new_empty(rows, hidden_states.shape[1]))
+        states = hidden_states.new_empty(rows, hidden_states.shape[1])
+        output = super()._dummy_sampler_run(states)
+        del logits
+        return output
 
     def _depth(self) -> int:
         return self.tree_config.shape().depth

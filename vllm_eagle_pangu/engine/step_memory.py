@@ -55,7 +55,7 @@ class StepMemory:
     def logits(self, device: torch.device) -> list[torch.Tensor]:
         """As much memory as the logits that live at a step's peak: the head's beside the target's.
 
-        What sampling adds is in vLLM's own dummy run of the sampler, for a row per request.
+        What sampling adds is in the dummy run of the sampler.
         """
         shapes = (self.target_logits, self.head_logits)
         return [torch.empty(shape, dtype=self.dtype, device=device) for shape in shapes]
