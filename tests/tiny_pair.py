@@ -13,6 +13,7 @@ state: so a second and third candidate are worth drafting.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -49,13 +50,40 @@ def write_tiny_head(folder: Path, target: LlamaForCausalLM | None = None, **opti
     """An EAGLE-3 head for `tiny_target(bias=True)` or `target`, as vLLM and SGLang read it.
 
     `options` overrides config.json (`norm_before_residual`, `fc_norm`, ...); the weights that
-    they ask for are added.
+    they ask for are added. Layers with a window look far beyond it, so that it matters.
     """
     target = target or tiny_target(bias=True)
-    config = head_config() | options
+    return _write_head(folder, head_config() | options, head_config() | options, target)
+
+
+def write_speculators_head(folder: Path, **options) -> Path:
+    """The same head in the format of the trainer `speculators`: its config, its weights' names."""
+    flat = head_config() | {"model_type": "llama"} | options
+    own = ("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids")
+    norms = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    apart = {*own, *norms, "architectures"}
+    config = {key: flat[key] for key in (*own, *norms) if key in flat} | {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "transformer_layer_config": {k: v for k, v in flat.items() if k not in apart},
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": "tiny", "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+    return _write_head(folder, config, flat, tiny_target(bias=True))
+
+
+def _write_head(folder: Path, config: dict, flat: dict, target: LlamaForCausalLM) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    save_file(head_weights(config, target), folder / "model.safetensors")
+    weights = head_weights(flat, target)
+    if "speculators_config" in config:
+        weights = {name.replace("midlayer.", "layers.0."): w for name, w in weights.items()}
+    save_file(weights, folder / "model.safetensors")
     return folder
 
 
@@ -137,7 +165,8 @@ def head_weights(config: dict, target: LlamaForCausalLM) -> dict[str, torch.Tens
     # Orthonormal rows: W.T @ W is the best 32-dimensional copy of the embedding.
     copy = torch.linalg.qr(torch.randn(HIDDEN, HEAD_SIZE, generator=generator))[0].T.contiguous()
     nothing = torch.zeros(HEAD_SIZE, HIDDEN)
-    look_at_self = torch.cat([copy * 2, nothing], dim=1)
+    windowed = "sliding_attention" in (config.get("layer_types") or [])
+    look_at_self = torch.cat([copy * (1 if windowed else 2), nothing], dim=1)
     inner = config["intermediate_size"]
     taps = len(config["eagle_aux_hidden_state_layer_ids"])
     weights = {
@@ -162,7 +191,35 @@ def head_weights(config: dict, target: LlamaForCausalLM) -> dict[str, torch.Tens
     if config.get("fc_norm"):
         for tap in range(taps):
             weights[f"fc_norm.{tap}.weight"] = 1 + small(HIDDEN)
+    for layer in range(1, config["num_hidden_layers"]):
+        weights |= _later_layer(f"layers.{layer}.", inner, small)
+    if config["model_type"] == "qwen3":
+        for layer in (
+            "midlayer.",
+            *(f"layers.{i}." for i in range(1, config["num_hidden_layers"])),
+        ):
+            for norm in ("q_norm", "k_norm"):
+                weights[f"{layer}self_attn.{norm}.weight"] = 1.5 + small(HEAD_SIZE)
     return {name: weight.contiguous() for name, weight in weights.items()}
+
+
+def _later_layer(
+    name: str, inner: int, small: Callable[..., torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """A decoder layer that reads states only, and adds to them what it attends."""
+    square = (HIDDEN, HIDDEN)
+    return {
+        f"{name}input_layernorm.weight": torch.ones(HIDDEN),
+        f"{name}hidden_norm.weight": torch.ones(HIDDEN),
+        f"{name}post_attention_layernorm.weight": torch.ones(HIDDEN),
+        f"{name}self_attn.q_proj.weight": small(*square) * 4,
+        f"{name}self_attn.k_proj.weight": small(HEAD_SIZE, HIDDEN) * 4,
+        f"{name}self_attn.v_proj.weight": small(HEAD_SIZE, HIDDEN) * 4,
+        f"{name}self_attn.o_proj.weight": small(*square) * 4,
+        f"{name}mlp.gate_proj.weight": small(inner, HIDDEN),
+        f"{name}mlp.up_proj.weight": small(inner, HIDDEN),
+        f"{name}mlp.down_proj.weight": small(HIDDEN, inner),
+    }
 
 
 def write_byte_tokenizer(folder: Path) -> None:

@@ -144,7 +144,6 @@ def test_what_the_runner_overrides_exists_with_the_arguments_that_it_passes_on()
         "_update_states": ["scheduler_output"],
         "_prepare_inputs": ["scheduler_output", "num_scheduled_tokens"],
         "_sample": ["logits", "spec_decode_metadata"],
-        "_dummy_sampler_run": ["hidden_states"],
         "_input_fits_in_drafter": ["common_attn_metadata"],
         "propose_draft_token_ids": list(
             signature(TreeRunnerMixin.propose_draft_token_ids).parameters

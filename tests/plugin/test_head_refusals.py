@@ -38,8 +38,28 @@ def without(*names):
             ["use_aux_hidden_state=False", "reads no taps", "use an EAGLE-3 head"],
         ),
         (
-            {"layer_types": ["sliding_attention"], "sliding_window": 16},
-            ["layer_types=['sliding_attention']", "sliding-window", "head"],
+            {"layer_types": ["sliding_attention"]},
+            ["sliding_window=None", "names sliding_attention", "name the window"],
+        ),
+        (
+            {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
+            | {"sliding_window": 16},
+            [
+                "layer_types=['sliding_attention', 'full_attention']",
+                "drafts from one group",
+                "pass --disable-hybrid-kv-cache-manager",
+            ],
+        ),
+        (
+            {"layer_types": ["chunked_attention"], "attention_chunk_size": 16},
+            ["layer_types=['chunked_attention']", "full_attention or sliding", "another head"],
+        ),
+        ({"attention_chunk_size": 16}, ["attention_chunk_size=16", "use another head"]),
+        ({"attn_logit_softcapping": 30.0}, ["attn_logit_softcapping=30.0", "use another head"]),
+        ({"fc_norm": True}, ["fc_norm=True", "has no weights fc_norm.*", "as it was trained"]),
+        (
+            {"norm_before_fc": True},
+            ["norm_before_fc=True", "has no weights input_norm.*", "as it was trained"],
         ),
     ],
 )
@@ -67,6 +87,18 @@ def test_a_head_whose_config_does_not_fit_is_refused(
         (
             HEAD_SHAPES | {"lm_head.weight": (100, HIDDEN)},
             [f"draft_vocab_size={DRAFT_VOCABULARY}", "lm_head has 100 rows", "mend"],
+        ),
+        (
+            HEAD_SHAPES | {"input_norm.weight": (3 * HIDDEN,)},
+            ["norm_before_fc=False", "has weights input_norm.*", 'set "norm_before_fc"'],
+        ),
+        (
+            HEAD_SHAPES | {f"fc_norm.{tap}.weight": (HIDDEN,) for tap in range(3)},
+            ["fc_norm=False", "has weights fc_norm.*", 'set "fc_norm"'],
+        ),
+        (
+            HEAD_SHAPES | {f"layers.{i}.mlp.up_proj.weight": (128, HIDDEN) for i in range(2)},
+            ["num_hidden_layers=1", "the layers [0, 1]", "mend num_hidden_layers"],
         ),
         (without("lm_head.weight"), ["draft_vocab_size=128", "lm_head has 512 rows", "mend"]),
     ],
@@ -157,10 +189,21 @@ def test_a_model_that_is_no_head_is_refused(target, write_head, build, refused, 
         {TAPS: None},
         {TAPS: None, "eagle_config": {TAPS: [0, 3, 8]}},
         {"num_aux_hidden_states": 3, "target_hidden_size": HIDDEN},
+        {"layer_types": ["sliding_attention"], "sliding_window": 16},
+        {"layer_types": ["full_attention"], "sliding_window": 16},
+        {"sliding_window": 16},
+        {"norm_before_residual": True, "norm_output": True},
     ],
 )
 def test_a_head_that_fits_is_accepted(target, write_head, build, changes):
     assert tree_config(build(target, write_head(**changes)).create_engine_config()) is not None
+
+
+def test_a_head_with_layers_of_both_kinds_is_accepted_in_one_cache_group(target, write_head, build):
+    kinds = ["sliding_attention", "full_attention"]
+    head = write_head(layer_types=kinds, sliding_window=16, num_hidden_layers=2)
+    args = build(target, head, disable_hybrid_kv_cache_manager=True)
+    assert tree_config(args.create_engine_config()) is not None
 
 
 def test_a_head_without_local_weights_is_left_to_vllm(target, write_head, build):

@@ -56,7 +56,11 @@ def _create_speculative_config(original: Callable) -> Callable:
             raise _speculators_target(self.model)
         if spec is None:
             return original(self, *args, **kwargs)
+        from vllm_eagle_pangu.engine.head_length import set_length
+
         tree, rest = TreeConfig.split(spec, host_keys())
+        # vLLM refuses more positions than the head was configured with, whatever its rope.
+        length = rest.pop("max_model_len", None)
         # The original writes into the arguments; they stay the user's, who may use them again.
         said = {name: getattr(self, name) for name in ("speculative_config", *FLAT_KEYS)}
         for name in FLAT_KEYS:
@@ -69,6 +73,7 @@ def _create_speculative_config(original: Callable) -> Callable:
         finally:
             for name, value in said.items():
                 setattr(self, name, value)
+        set_length(config, length)
         setattr(config, ATTRIBUTE, tree)
         return config
 

@@ -37,6 +37,7 @@ class TreeAttentionMixin(AttentionImpl):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         refuse_unsupported_scores(self)
+        self.window = _window(self)
         self.scratch: LayerScratch | None = None
         self._pages: tuple[int, PagedKV] | None = None
 
@@ -84,6 +85,8 @@ class TreeAttentionMixin(AttentionImpl):
             )
         if rows is not None:
             key, value = rows.store(self.scratch, key, value)
+            if self.window is not None:
+                rows = rows.within(self.window)
             tree_attention(
                 query,
                 key,
@@ -111,7 +114,6 @@ def refuse_unsupported_scores(impl: Any) -> None:
         "attention sinks": impl.sinks is not None,
         f"logits soft cap {impl.logits_soft_cap}": bool(impl.logits_soft_cap),
         "ALiBi slopes": impl.alibi_slopes is not None,
-        f"sliding window {impl.sliding_window}": impl.sliding_window not in (-1, (-1, -1)),
         f"kv_cache_dtype={cache_dtype}": cache_dtype.startswith(("fp8", "int", "nvfp")),
         "KV shared between layers": impl.kv_sharing_target_layer_name is not None,
     }
@@ -121,3 +123,24 @@ def refuse_unsupported_scores(impl: Any) -> None:
                 f"eagle_pangu: the model uses {what}, which tree attention does not support; "
                 'use "method": "eagle3" for this model'
             )
+
+
+def refuse_window(layer: Any) -> None:
+    """For the target's layers: trees are verified against the whole context. Raises ValueError."""
+    window = layer.impl.window
+    if window is not None:
+        raise ValueError(
+            f"eagle_pangu: {layer.layer_name} uses a sliding window of {window}, which tree "
+            'attention does not support in a target; use "method": "eagle3" for this model'
+        )
+
+
+def _window(impl: Any) -> int | None:
+    """How many keys a query sees, itself included; None for all of them.
+
+    The CPU's impl keeps vLLM's number, the others (keys to the left, keys to the right).
+    """
+    window = impl.sliding_window
+    if isinstance(window, tuple):
+        window = window[0] + 1 if window[0] >= 0 else -1
+    return window if window > 0 else None

@@ -18,8 +18,9 @@ from vllm_eagle_pangu.core.indices import causal, index_range
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.engine.extension import Extension, TreesOfExtension
 from vllm_eagle_pangu.engine.head_pass import head_pass
-from vllm_eagle_pangu.engine.tree_rows import LayerScratch, LevelRows, TreeRows
+from vllm_eagle_pangu.engine.tree_rows import ChainRows, LayerScratch, LevelRows, TreeRows
 from vllm_eagle_pangu.engine.tree_step import TreeStep
 from vllm_eagle_pangu.engine.uploads import upload
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows, draft_batch
@@ -83,14 +84,20 @@ class TreeDrafter:
 
         Returns None when no request of the batch is to be drafted for.
         """
+        within = self._requests_within_reach()
+        if not within:
+            return None
         rows = self._draft_rows(sampled_token_ids)
+        extension = Extension.of(rows, self._host_query_start(), within)
+        rows = extension.rows
         hidden = torch.cat(aux_hidden_states, dim=-1)[rows.hidden_rows]
-        last, state = self._extend(rows, hidden, common_attn_metadata)
+        last, state = self._extend(extension, hidden, common_attn_metadata)
         requests = self._requests_to_draft()
         if not requests:
             return None
-        index = upload(hidden.device, requests=requests)["requests"]
-        sample = rows.sample_rows[index]
+        places = np.searchsorted(within, requests)
+        there = upload(hidden.device, requests=requests, places=places)
+        index, sample = there["requests"], rows.sample_rows[there["places"]]
         shape = self.runner.tree_policy.shape(len(requests))
         tree = self._grow(
             shape,
@@ -159,6 +166,15 @@ class TreeDrafter:
         )
         return tokens.index_copy(0, known["requests"], known["tokens"])
 
+    def _requests_within_reach(self) -> list[int]:
+        """Requests whose new rows may be attended by a draft, their own or one with their prefix.
+
+        Whoever is too long for a tree stays so, and nobody's tree reads what is written behind.
+        """
+        computed = self.runner.input_batch.num_computed_tokens_cpu
+        last = self.max_len - 2 * (self.depth + 1)
+        return [r for r in range(self.runner.input_batch.num_reqs) if computed[r] <= last]
+
     def _requests_to_draft(self) -> list[int]:
         """Requests with a sampled root, room for a tree, and no chain-only feature."""
         runner = self.runner
@@ -181,30 +197,37 @@ class TreeDrafter:
         return chosen
 
     def _extend(
-        self, rows: DraftRows, hidden: torch.Tensor, common_attn_metadata: Any
+        self, extension: Extension, hidden: torch.Tensor, common_attn_metadata: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the head's K/V of the new committed tokens; returns its outputs per row."""
+        rows = extension.rows
         hidden = self.model.combine_hidden_states(hidden)
-        metadata = self._extend_metadata(rows, common_attn_metadata)
+        metadata = self._extend_metadata(extension, common_attn_metadata)
         return self.head(rows.tokens, rows.positions, hidden, metadata, rows.slots)
 
-    def _extend_metadata(self, rows: DraftRows, common: Any) -> Any:
+    def _extend_metadata(self, extension: Extension, common: Any) -> Any:
         step: TreeStep | None = self.runner.tree_step
+        trees = None if step is None else extension.trees(step)
         tree_rows = None
-        if step is not None:
-            tree_rows = self._accepted_rows(step, rows)
-            if step.covers_batch:
+        if trees is not None:
+            tree_rows = self._accepted_rows(extension, trees)
+            if tree_rows.covers_batch:
                 return TreeOnlyMetadata(tree_rows)
-        host_start = self._host_query_start()
-        num_reqs = len(host_start) - 1
-        host_lens = self.runner.optimistic_seq_lens_cpu[:num_reqs].clone()
-        seq_lens = common.seq_lens[:num_reqs].clone()
-        if step is not None:
+        rows, host_start = extension.rows, extension.query_start
+        num_reqs = len(extension.requests)
+        host_lens = self.runner.optimistic_seq_lens_cpu[extension.requests]
+        seq_lens, block_table = common.seq_lens, common.block_table_tensor
+        if extension.is_part:
+            index = upload(seq_lens.device, requests=extension.requests)["requests"]
+            seq_lens, block_table = seq_lens[index], block_table[index]
+        else:
+            seq_lens = seq_lens[:num_reqs].clone()
+        if trees is not None:
             # Only so that vLLM's op stays inside the block table: tree rows are overwritten.
-            tree_lens = (step.prefix_len + self.depth + 1).clamp(max=self.max_len)
-            seq_lens.index_copy_(0, step.requests, tree_lens.to(seq_lens.dtype))
-            ends = np.minimum(np.add(step.host_prefix_lens, self.depth + 1), self.max_len)
-            host_lens.numpy()[step.host_requests] = ends
+            tree_lens = (trees.prefix_len + self.depth + 1).clamp(max=self.max_len)
+            seq_lens.index_copy_(0, trees.places, tree_lens.to(seq_lens.dtype))
+            ends = np.minimum(np.add(trees.host_prefix_lens, self.depth + 1), self.max_len)
+            host_lens.numpy()[trees.host_places] = ends
         common = copy.copy(common)
         common.num_reqs = num_reqs
         common.query_start_loc = rows.query_start.int()
@@ -213,27 +236,28 @@ class TreeDrafter:
         common.max_query_len = int(np.diff(host_start).max())
         common.seq_lens = seq_lens
         common.max_seq_len = int(host_lens.max())
+        common.block_table_tensor = block_table
         common.slot_mapping = rows.slots
         (group,) = self.proposer.draft_attn_groups
         metadata = group.get_metadata_builder().build(0, common)
         metadata.tree = tree_rows
         return metadata
 
-    def _accepted_rows(self, step: TreeStep, rows: DraftRows) -> TreeRows:
+    def _accepted_rows(self, extension: Extension, trees: TreesOfExtension) -> ChainRows:
         """The D+1 rows of each tree request: a chain behind its committed prefix."""
-        start = rows.query_start[step.requests].int()
+        start = extension.rows.query_start[trees.places].int()
         count = torch.full_like(start, self.depth + 1)
-        return TreeRows(
-            block_table=self.runner._block_table(self.proposer.kv_cache_gid, step.requests),
-            prefix_len=step.prefix_len.int(),
+        return ChainRows(
+            block_table=self.runner._block_table(self.proposer.kv_cache_gid, trees.requests),
+            prefix_len=trees.prefix_len.int(),
             query_start=start,
             query_count=count,
             key_start=start,
             key_count=count,
             visible=causal(self.depth + 1, start.device).expand(start.shape[0], -1, -1),
             implementation=self.attention,
-            covers_batch=step.covers_batch,
-            prefix_start=self._prefix_start(step.prefix_len),
+            covers_batch=len(trees.host_places) == len(extension.requests),
+            prefix_start=self._prefix_start(trees.prefix_len),
         )
 
     def _prefix_start(self, prefix_len: torch.Tensor) -> torch.Tensor | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from vllm_eagle_pangu.config import TreeConfig, refusal
 from vllm_eagle_pangu.engine.checkpoint_header import tensor_shapes
-from vllm_eagle_pangu.engine.target_fit import check_attention
+from vllm_eagle_pangu.engine.head_layers import check_layer_weights, check_layers
+from vllm_eagle_pangu.engine.head_length import warn_of_short_head
 
 TAPS = "eagle_aux_hidden_state_layer_ids"
 # vLLM's classes for heads with a plain decoder layer; its others draft with MLA.
@@ -28,11 +29,12 @@ def check_head(vllm_config: Any, tree: TreeConfig) -> None:
             f"{draft.model} is no EAGLE-3 head with Llama or Qwen3 layers",
             'set "model" in speculative_config to such a head',
         )
-    check_attention(draft)
+    check_layers(vllm_config)
     _check_sizes(head, target)
     _check_width(head, tree)
     taps = _check_taps(head, head_class, target)
     _check_weights(Path(draft.model).expanduser(), head, target, len(taps))
+    warn_of_short_head(vllm_config)
 
 
 def _check_sizes(head: Any, target: Any) -> None:
@@ -132,6 +134,7 @@ def _check_weights(folder: Path, head: Any, target: Any, taps: int) -> None:
         return
     _check_fc(folder, shapes, head, target.get_hidden_size() * taps)
     _check_vocabulary_map(shapes, head)
+    check_layer_weights(shapes, head)
     if "embed_tokens.weight" not in shapes and head.hidden_size != target.get_hidden_size():
         raise refusal(
             "hidden_size",

@@ -15,7 +15,7 @@ from vllm.v1.outputs import SamplerOutput
 
 from vllm_eagle_pangu.config import forced_eager_attention, tree_config
 from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, refuse_window
 from vllm_eagle_pangu.engine.drafter import DraftedTrees, TreeDrafter
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
@@ -118,6 +118,8 @@ class TreeRunnerMixin(GPUModelRunner):
         self._forget_pages()
         super().initialize_kv_cache(*args, **kwargs)
         self.tree_layers = self._tree_layers()
+        for _, layer in self.tree_layers:
+            refuse_window(layer)
         layers = self._attention_layers()
         for spec in self.kv_cache_config.kv_cache_groups:
             for name in spec.layer_names:

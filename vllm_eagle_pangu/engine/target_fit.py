@@ -53,13 +53,14 @@ def check_target(model_config: Any) -> None:
 
 
 def check_attention(model_config: Any) -> None:
-    """Refuse attention that a tree's mask does not describe. For targets and heads alike."""
-    for key, value, problem in _odd_attention(model_config.hf_text_config):
+    """Refuse a target with attention that a tree's mask does not describe. Raises ValueError."""
+    config = model_config.hf_text_config
+    for key, value, problem in (*_windows(config), *odd_scores(config)):
         raise refusal(key, value, f"{model_config.model}: {problem}", _ANOTHER)
 
 
-def _odd_attention(config: Any) -> Iterator[tuple[str, Any, str]]:
-    """The keys of a Hugging Face text config that trees do not honour: key, value, problem."""
+def _windows(config: Any) -> Iterator[tuple[str, Any, str]]:
+    """The keys of a Hugging Face text config that name a window: key, value, problem."""
     layers = getattr(config, "layer_types", None) or []
     windowed = sorted({kind for kind in layers if "sliding" in kind or "chunked" in kind})
     if windowed:
@@ -69,8 +70,12 @@ def _odd_attention(config: Any) -> Iterator[tuple[str, Any, str]]:
     used = not layers and getattr(config, "use_sliding_window", True)
     if window is not None and used:
         yield "sliding_window", window, "sliding-window attention has no tree attention"
+
+
+def odd_scores(config: Any) -> Iterator[tuple[str, Any, str]]:
+    """What trees honour neither in targets nor in heads: key, value, problem."""
     chunk = getattr(config, "attention_chunk_size", None)
-    if chunk and not layers:
+    if chunk and not getattr(config, "layer_types", None):
         yield "attention_chunk_size", chunk, "chunked attention has no tree attention"
     interleaved = getattr(config, "interleaved_sliding_window", None)
     if interleaved:

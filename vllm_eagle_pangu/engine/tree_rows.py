@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an attention layer needs to know of the trees in a batch, and where it keeps their K/V."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+
+from vllm_eagle_pangu.core.indices import index_range
 
 
 @dataclass
@@ -60,6 +62,37 @@ class TreeRows:
         del scratch
         return key, value
 
+    def within(self, window: int) -> "TreeRows":
+        """The same rows in a layer whose queries see only themselves and `window - 1` keys before.
+
+        A row's depth behind the prefix counts towards the window.
+        """
+        raise AssertionError("only the drafter's layers may have a window")
+
+
+@dataclass
+class ChainRows(TreeRows):
+    """Rows of each request that follow each other behind its prefix, all with their causal mask."""
+
+    def within(self, window: int) -> TreeRows:
+        """Each row as a request of its own, for each has another first key."""
+        count = self.visible.shape[1]
+        behind = index_range(count, self.visible.device)
+        near = behind[:, None] - behind < window
+        start = _first_key(self.prefix_len[:, None], behind, window, self.prefix_start)
+        return TreeRows(
+            block_table=self.block_table.repeat_interleave(count, 0),
+            prefix_len=self.prefix_len.repeat_interleave(count),
+            query_start=(self.query_start[:, None] + behind).flatten().int(),
+            query_count=torch.ones_like(start.flatten()),
+            key_start=self.key_start.repeat_interleave(count),
+            key_count=self.key_count.repeat_interleave(count),
+            visible=(self.visible & near).flatten(0, 1)[:, None],
+            implementation=self.implementation,
+            covers_batch=self.covers_batch,
+            prefix_start=start.flatten(),
+        )
+
 
 @dataclass
 class VerifyRows(TreeRows):
@@ -97,3 +130,26 @@ class LevelRows(TreeRows):
             per_request = kept.unflatten(0, (-1, self.scratch_rows))
             per_request[: new.shape[0] // self.width, rows] = new.unflatten(0, (-1, self.width))
         return scratch.key, scratch.value
+
+    def within(self, window: int) -> "LevelRows":
+        """All rows of a level are as deep, so a request keeps one first key."""
+        level_of_key = index_range(self.visible.shape[2], self.visible.device) // self.width
+        start = _first_key(self.prefix_len[:, None], self.level, window, self.prefix_start)
+        return replace(
+            self,
+            visible=self.visible & (self.level - level_of_key < window),
+            prefix_start=start.flatten(),
+        )
+
+
+def _first_key(
+    prefix_len: torch.Tensor,  # [T, n] int32
+    depth: torch.Tensor | int,  # [n] of each row behind the prefix
+    window: int,
+    prefix_start: torch.Tensor | None,  # [T] int32
+) -> torch.Tensor:
+    """`[T, n] int32`: the first key of the prefix in each row's window, `prefix_start` at least."""
+    start = (prefix_len + depth + 1 - window).clamp(min=0).minimum(prefix_len)
+    if prefix_start is not None:
+        start = start.maximum(prefix_start[:, None])
+    return start.int()

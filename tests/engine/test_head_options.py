@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads as trainers make them: a chain of ours drafts what vLLM's own `eagle3` drafts.
+
+The two are compared token by token over every draft, not by how many were accepted alone. Prompts
+fit one step: where a prompt is cut, vLLM 0.32 pairs the last row with a token of the prompt's end.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from ..tiny_pair import write_speculators_head, write_tiny_head
+
+pytestmark = pytest.mark.engine
+
+LENGTH = 5
+# Behind the first two the windows below are full from the first draft on.
+PROMPTS = [list(range(40, 100)), list(range(200, 130, -1)), list(b"short")]
+SMALL = {"max_model_len": 256, "max_num_batched_tokens": 256, "max_num_seqs": 3}
+QWEN = {"model_type": "qwen3", "architectures": ["Eagle3Qwen3ForCausalLM"]}
+ONE_GROUP = {"disable_hybrid_kv_cache_manager": True}
+
+
+def sliding(window, *others):
+    return {"layer_types": ["sliding_attention", *others], "sliding_window": window}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A head's config, whether in the speculators format, and what it asks of the engine."""
+
+    options: dict
+    speculators: bool = False
+    engine: tuple = ()
+
+
+CASES = {
+    "residual-before-norm": Case({"norm_before_residual": False}),
+    "norm-before-fc": Case({"norm_before_fc": True, "norm_output": True}),
+    "fc-norm-two-layers": Case({"fc_norm": True, "num_hidden_layers": 2}),
+    "qwen3": Case(QWEN),
+    "window": Case(sliding(12)),
+    "window-shorter-than-the-chain": Case(sliding(3)),
+    "qwen3-window-as-speculators-writes-it": Case(
+        QWEN
+        | sliding(12, "sliding_attention")
+        | {"num_hidden_layers": 2, "fc_norm": True, "norm_output": True},
+        speculators=True,
+    ),
+    "mixed-windows-in-one-cache-group": Case(
+        sliding(12, "full_attention") | {"num_hidden_layers": 2, "norm_before_fc": True},
+        speculators=True,
+        engine=tuple(ONE_GROUP.items()),
+    ),
+}
+
+
+@dataclass
+class Decoded:
+    tokens: list
+    drafts: list
+    accepted: list
+
+
+@pytest.fixture(scope="module")
+def decode(engine, tiny_pangu):
+    """Decodes PROMPTS with a speculative_config: tokens, every draft, accepted by position."""
+
+    def run(speculative, **options):
+        with engine(tiny_pangu, speculative, **SMALL, **options) as running:
+            drafts = _record_drafts(running.runner)
+            tokens = running.generate(PROMPTS, max_tokens=48)
+            metrics = {m.name: m for m in running.llm.get_metrics()}
+        accepted = metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos")
+        return Decoded(tokens, drafts, [] if accepted is None else list(accepted.values))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(decode):
+    return decode(None).tokens
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_chain_drafts_and_accepts_what_vllms_eagle3_does(
+    name, decode, plain, tree_config_of, tmp_path
+):
+    case = CASES[name]
+    write = write_speculators_head if case.speculators else write_tiny_head
+    head = write(tmp_path / "head", **case.options)
+    options = dict(case.engine)
+    own = {"method": "eagle3", "model": str(head), "num_speculative_tokens": LENGTH}
+    ours = {**own, "method": "eagle_pangu"}
+    expected = decode(own, **options)
+    chain = decode({**ours, "tree_policy": "chain"}, **options)
+    trees = decode(tree_config_of(head, (3, 4, 12)), **options)
+    assert expected.tokens == chain.tokens == trees.tokens == plain
+    assert chain.drafts == expected.drafts
+    assert chain.accepted == expected.accepted
+    assert chain.accepted[0] > len(chain.drafts) / 2, "the head must be right often enough"
+    assert trees.accepted[0] >= chain.accepted[0] * 3 / 4
+
+
+def _record_drafts(runner) -> list[list[list[int]]]:
+    """Fills with the drafted tokens of each step, request by request, as they are scheduled."""
+    drafts: list[list[list[int]]] = []
+    execute = runner.execute_model
+
+    def recorded(scheduler_output, *args, **kwargs):
+        scheduled = scheduler_output.scheduled_spec_decode_tokens
+        if scheduled:
+            drafts.append([list(tokens) for tokens in scheduled.values()])
+        return execute(scheduler_output, *args, **kwargs)
+
+    runner.execute_model = recorded
+    return drafts
