@@ -136,3 +136,14 @@ def test_requests_do_not_affect_each_other():
     other = alone.finish(roots[2:3])
     for name in ("tokens", "parent", "depth", "valid", "visible", "score"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
+
+
+@given(SHAPES, st.integers(0, 2**31 - 1), st.integers(0, 5))
+@settings(max_examples=100)
+def test_the_first_nodes_down_to_a_depth_are_all_of_them(shape, seed, depth):
+    grower, *_ = grow(shape, 3, seed)
+    tree = grower.finish(torch.zeros(3, dtype=torch.long))
+    behind = tree.depth[:, 1 + shape.nodes_down_to(depth) :]
+    assert (behind[behind > 0] > depth).all()
+    if shape.width == 1:
+        assert shape.nodes_down_to(depth) == min(depth, shape.nodes)

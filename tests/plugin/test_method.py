@@ -14,6 +14,7 @@ from vllm_eagle_pangu import plugin
 from vllm_eagle_pangu.config import TreeConfig, tree_config
 
 WORKER = "vllm_eagle_pangu.engine.cpu_worker.TreeCPUWorker"
+SCHEDULER = "vllm_eagle_pangu.engine.scheduler.TreeScheduler"
 
 
 def test_engine_args_take_the_method_and_its_keys(engine_args):
@@ -22,6 +23,7 @@ def test_engine_args_take_the_method_and_its_keys(engine_args):
     assert config.speculative_config.method == "eagle3"
     assert config.num_speculative_tokens == config.num_lookahead_tokens == 48
     assert config.parallel_config.worker_cls == WORKER
+    assert config.scheduler_config.scheduler_cls == SCHEDULER
     assert not config.scheduler_config.async_scheduling
 
 
@@ -80,6 +82,7 @@ def test_another_method_is_left_alone(target, head, build):
     config = args.create_engine_config()
     assert tree_config(config) is None
     assert config.parallel_config.worker_cls == "vllm.v1.worker.cpu_worker.CPUWorker"
+    assert config.scheduler_config.scheduler_cls is None
 
 
 def test_another_method_with_tree_keys_is_left_to_vllm(target, head, build):

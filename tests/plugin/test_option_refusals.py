@@ -52,6 +52,7 @@ def test_a_key_of_another_method_is_refused(engine_args, refused, key, value):
         ("decode_context_parallel_size", 2, "set decode_context_parallel_size to 1"),
         ("async_scheduling", True, "remove --async-scheduling"),
         ("worker_cls", "my.Worker", "remove worker_cls"),
+        ("scheduler_cls", "my.Scheduler", "remove scheduler_cls"),
         ("kv_sharing_fast_prefill", True, "remove --kv-sharing-fast-prefill"),
         ("watermark_config", {"key": 1}, "remove watermark_config"),
         ("diffusion_config", {"canvas_length": 4}, "remove diffusion_config"),

@@ -103,6 +103,16 @@ def test_the_runner_choice_can_be_read():
     assert "VLLM_USE_V2_MODEL_RUNNER" in envs.environment_variables
 
 
+def test_the_scheduler_counts_tokens_behind_the_hook_where_trees_join_a_step():
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    names = Scheduler.schedule.__code__.co_names
+    assert "num_computed_tokens" in Scheduler._update_after_schedule.__code__.co_names
+    assert "_update_after_schedule" in names and "num_lookahead_tokens" in names
+    assert "reserved_blocks" in parameters(KVCacheManager.allocate_slots)
+
+
 def test_the_cpu_worker_names_its_runner_where_ours_takes_its_place():
     from vllm.v1.worker import cpu_worker
 
@@ -133,15 +143,17 @@ def test_min_tokens_can_be_applied_to_rows_of_a_request_s_draft():
 def overrides():
     """Every method of vLLM's that the engine overrides, beside vLLM's own."""
     from vllm.v1.attention.backends import cpu_attn
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
     from vllm.v1.worker.cpu_worker import CPUWorker
 
-    from vllm_eagle_pangu.engine import cpu_attention, cpu_worker, runner
+    from vllm_eagle_pangu.engine import cpu_attention, cpu_worker, runner, scheduler
 
     for ours, vllm_s in (
         (runner.TreeRunnerMixin, CPUModelRunner),
         (cpu_worker.TreeCPUModelRunner, CPUModelRunner),
         (cpu_worker.TreeCPUWorker, CPUWorker),
+        (scheduler.TreeScheduler, Scheduler),
         (cpu_attention.TreeCPUAttentionBackend, cpu_attn.CPUAttentionBackend),
         (cpu_attention.TreeCPUAttentionMetadataBuilder, cpu_attn.CPUAttentionMetadataBuilder),
         (cpu_attention.TreeCPUAttentionImpl, cpu_attn.CPUAttentionBackendImpl),

@@ -23,6 +23,10 @@ _HOST_INTERNAL = {
 }
 
 
+# By name: the configuration travels to other processes.
+_SCHEDULER = "vllm_eagle_pangu.engine.scheduler.TreeScheduler"
+
+
 def install(platforms: Mapping[str, PlatformParts]) -> None:
     """Patch `EngineArgs` once per process; `platforms` by vLLM's device type."""
     from vllm.engine.arg_utils import EngineArgs
@@ -81,10 +85,10 @@ def _create_speculative_config(original: Callable) -> Callable:
 
 
 def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformParts]) -> Callable:
-    # Why: the tree step lives in a worker of ours, and what cannot work must be refused here.
-    # How: check before and after vLLM builds the configuration, then name our worker in it.
+    # Why: trees need a worker and a scheduler of ours; what cannot work must be refused here.
+    # How: check before and after vLLM builds the configuration, then name our parts in it.
     # Upstream: EngineArgs.create_engine_config, vllm/engine/arg_utils.py.
-    # Remove when: vLLM lets a speculative method bring its worker.
+    # Remove when: vLLM lets a speculative method bring its worker and its scheduler.
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         spec = chosen_spec(self)
         if spec is None:
@@ -107,6 +111,7 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
         refusals.check_target_and_head(config, tree)
         refusals.check_attention_backend(config, parts)
         config.parallel_config.worker_cls = parts.worker
+        config.scheduler_config.scheduler_cls = _SCHEDULER
         return config
 
     return create_engine_config

@@ -31,6 +31,12 @@ class TreeShape:
         """C: candidates drafted, W on the first level and W*W on each further one."""
         return self.width + (self.depth - 1) * self.width * self.width
 
+    def nodes_down_to(self, depth: int) -> int:
+        """Of a tree's nodes, level by level, the first so many hold every one that shallow."""
+        if depth >= self.depth:
+            return self.nodes
+        return min(self.nodes, TreeShape(self.width, depth, 1).capacity) if depth > 0 else 0
+
 
 def chain_shape(depth: int) -> TreeShape:
     """One node per level: what vLLM's own `eagle3` drafts."""

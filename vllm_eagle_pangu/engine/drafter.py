@@ -92,7 +92,7 @@ class TreeDrafter:
         rows = extension.rows
         hidden = torch.cat(aux_hidden_states, dim=-1)[rows.hidden_rows]
         last, state = self._extend(extension, hidden, common_attn_metadata)
-        requests = self._requests_to_draft()
+        requests = self._requests_to_draft(sampled_token_ids)
         if not requests:
             return None
         places = np.searchsorted(within, requests)
@@ -175,10 +175,11 @@ class TreeDrafter:
         last = self.max_len - 2 * (self.depth + 1)
         return [r for r in range(self.runner.input_batch.num_reqs) if computed[r] <= last]
 
-    def _requests_to_draft(self) -> list[int]:
-        """Requests with a sampled root, room for a tree, and no chain-only feature."""
+    def _requests_to_draft(self, sampled: torch.Tensor) -> list[int]:
+        """Requests with a sampled root, room and use for a tree, and no chain-only feature."""
         runner = self.runner
         batch = runner.input_batch
+        emitted = _emitted(sampled)
         chosen = []
         for request, req_id in enumerate(batch.req_ids):
             if runner.discard_request_mask.np[request]:
@@ -191,8 +192,11 @@ class TreeDrafter:
             ):
                 continue
             # Without this step's tokens, which bookkeeping has not counted yet.
-            longest = int(batch.num_tokens_no_spec[request]) + 2 * (self.depth + 1)
-            if longest <= self.max_len:
+            tokens = int(batch.num_tokens_no_spec[request])
+            outputs = tokens - int(batch.num_prompt_tokens[request]) + emitted[request]
+            # The last token comes from the root alone.
+            ends = params is not None and outputs + 1 >= params.max_tokens
+            if not ends and tokens + 2 * (self.depth + 1) <= self.max_len:
                 chosen.append(request)
         return chosen
 
@@ -321,6 +325,13 @@ class TreeDrafter:
     def _top(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and target ids of the best `width` tokens; each `[rows, W]`."""
         return top_children(self.head.logits(states), width, self.target_ids, self.implementation)
+
+
+def _emitted(sampled: torch.Tensor) -> list[int]:
+    """Tokens of `sampled: [B, n]`, by request; off the host, the one that there is at least."""
+    if sampled.device.type != "cpu":
+        return [1] * sampled.shape[0]
+    return (sampled >= 0).sum(dim=1).tolist()
 
 
 def _spread(

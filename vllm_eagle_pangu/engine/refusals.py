@@ -78,6 +78,11 @@ _ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
         "the method brings its own worker",
         "remove worker_cls",
     ),
+    "scheduler_cls": (
+        (None,),
+        "the method brings its own scheduler, in which trees give way to other requests",
+        "remove scheduler_cls",
+    ),
     "kv_transfer_config": (
         (None,),
         "a connector would send the cache before the accepted path is committed to it",
