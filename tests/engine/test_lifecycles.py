@@ -10,8 +10,8 @@ from vllm import SamplingParams
 pytestmark = pytest.mark.engine
 
 LIFECYCLES = 1000
-# Twelve blocks of 128 slots: a handful of requests preempt each other.
-TINY_CACHE = {"num_gpu_blocks_override": 12, "max_num_seqs": 8, "max_model_len": 512}
+# Eight blocks of 128 slots: a handful of requests preempt each other.
+TINY_CACHE = {"num_gpu_blocks_override": 8, "max_num_seqs": 8, "max_model_len": 512}
 
 
 def _requests(prompts, rng):

@@ -37,13 +37,16 @@ def test_a_trace_holds_every_step_and_request(traced, tmp_path):
     for record in requests:
         own = [step for step in steps if step["request"] == record["request"]]
         text = [token for step in own for token in step["emitted"]]
-        # The first token is sampled behind the prompt, without a tree.
+        # The first token is sampled behind the prompt, and a last one left over, without a tree.
         expected = outputs[[len(p) for p in PROMPTS].index(record["prompt_tokens"])][1:]
-        assert text[: len(expected)] == expected
+        assert text[: len(expected)] == expected[: len(text)] and len(text) >= len(expected) - 1
         assert record["steps"] == len(own)
         assert record["tau"] == pytest.approx(len(text) / len(own), abs=1e-4)
         # Its own last step, though the scheduler tells of the end at the next one.
-        assert own[-2]["time_us"] < record["ended_us"] <= own[-1]["time_us"]
+        if len(text) >= len(expected):
+            assert own[-2]["time_us"] < record["ended_us"] <= own[-1]["time_us"]
+        else:
+            assert own[-1]["time_us"] < record["ended_us"]
         for step in own:
             assert step["shape"] == {"width": 3, "depth": 3, "nodes": 9}
             path = step["accepted_rows"]
