@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks in a process of their own: what they import may fail, or end the process."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+from vllm_eagle_pangu.doctor.finding import WRONG, Finding
+
+# "RuntimeError: ..." at the end of a traceback; not the indented code above it.
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|NotFound)\b.*")
+
+
+def findings_of(name: str, module: str, *arguments: str) -> Iterator[Finding]:
+    """What `python -m vllm_eagle_pangu.doctor.<module>` reports, as it does.
+
+    Where it dies, a last finding of the given name says how.
+    """
+    command = [sys.executable, "-m", f"vllm_eagle_pangu.doctor.{module}", *arguments]
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                yield Finding(**json.loads(line))
+        if process.wait():
+            errors.seek(0)
+            yield Finding(name, WRONG, f"not checked: {death(process.returncode, errors.read())}")
+
+
+def report(findings: Iterable[Finding]) -> None:
+    """In the child: hand each finding to the parent. What vLLM and others print goes to stderr."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as pipe:
+        os.dup2(2, 1)
+        for finding in findings:
+            pipe.write(json.dumps(asdict(finding)) + "\n")
+            pipe.flush()
+
+
+def import_failure(package: str) -> str | None:
+    """Why `import package` fails in a process of its own; None where it does not.
+
+    A failed import leaves torch's operator registry half filled, hence the process.
+    """
+    command = [sys.executable, "-c", f"import {package}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
+    return death(done.returncode, done.stderr) if done.returncode else None
+
+
+def death(code: int, errors: str) -> str:
+    """How a process ended, in a line: its exception, else its signal or exit code."""
+    if code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}"
+    found = [line for line in errors.splitlines() if _EXCEPTION.match(line)]
+    return found[-1] if found else f"the process ended with code {code}"
+
+
+def reason(error: Exception) -> str:
+    """An exception in a line; of a pydantic ValidationError what its first check said."""
+    listed = getattr(error, "errors", None)
+    text = str(listed()[0]["msg"]) if callable(listed) else str(error)
+    text = text.removeprefix("Value error, ")
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return kind + " ".join(text.split())

