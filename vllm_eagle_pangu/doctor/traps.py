@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four traps of vLLM's that every user of its CPU build meets first; each check finds one."""
+"""Traps of vLLM's that every user of its CPU build meets first; each check finds one."""
 
 import importlib.util
 import os
@@ -12,6 +12,8 @@ from pathlib import Path
 from vllm_eagle_pangu.doctor.child import import_failure
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG, Finding
 from vllm_eagle_pangu.serving import needs
+from vllm_eagle_pangu.serving.memory import GIB, VLLM_SHARE
+from vllm_eagle_pangu.serving.memory import memory as available_memory
 
 # transformers imports these where they are present, and dies with them.
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -91,7 +93,23 @@ def one_process() -> Finding:
     )
 
 
-CHECKS = (companions, vllm_name, openmp, one_process)
+def memory() -> Finding:
+    """Why: vLLM's CPU build wants most of all memory, and ends where less of it is free."""
+    name = "memory"
+    found = available_memory() if needs.runs_on_cpu() else None
+    if found is None:
+        return Finding(name, OK, _NO_CPU_BUILD)
+    text = f"{found.available / GIB:.1f} of {found.total / GIB:.1f} GiB are free"
+    if needs.KV_CACHE in os.environ:
+        return Finding(name, OK, f"{text}, {needs.KV_CACHE}={os.environ[needs.KV_CACHE]} (GiB)")
+    if found.available > VLLM_SHARE * found.total:
+        return Finding(name, OK, text)
+    room = max(1, int(found.available / GIB / 3))
+    problem = f"{text}, and vLLM ends unless it gets {VLLM_SHARE:.0%} (eagle-pangu serve asks less)"
+    return Finding(name, TRAP, problem, f"export {needs.KV_CACHE}={room}")
+
+
+CHECKS = (companions, vllm_name, openmp, one_process, memory)
 
 
 def pip(*words: str) -> str:

@@ -37,7 +37,7 @@ class Plan:
         return " ".join([*variables, shlex.join(words)])
 
     def command(self) -> list[str]:
-        """What is run: the `vllm` of this Python's environment, or where it is broken its module."""
+        """What is run: the `vllm` beside this Python, or its module where that is broken."""
         script = vllm_script()
         if script is not None and vllm_command_works():
             return [str(script), "serve", self.target, *self.flags]
@@ -70,11 +70,11 @@ def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str])
             "model", said["model"], f"{SPECULATIVE} names another head than {head}", "keep one"
         )
     speculative = {"method": METHOD, "model": head} | said
-    executor = _names_executor(rest)
+    ours = needs.flags(rest, given)
     environment = needs.environment(given)
-    if executor:
+    # The variable makes sense only with its flag, and the user may have chosen another executor.
+    if not set(needs.ONE_PROCESS_FLAGS) <= set(ours):
         environment.pop(needs.MULTIPROCESSING, None)
-    ours = needs.ONE_PROCESS_FLAGS if needs.needs_one_process() and not executor else ()
     return Plan(target, environment, (*ours, SPECULATIVE, json.dumps(speculative), *rest))
 
 
@@ -108,10 +108,6 @@ def _parsed(text: str) -> dict[str, Any]:
             f"write {SPECULATIVE} '{{\"tree_width\": 4}}'",
         )
     return {str(key).replace("-", "_"): value for key, value in parsed.items()}
-
-
-def _names_executor(flags: Sequence[str]) -> bool:
-    return any(flag.partition("=")[0].replace("_", "-") == needs.EXECUTOR for flag in flags)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

