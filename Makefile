@@ -24,7 +24,7 @@ INTERPRETED := tests/triton_interpreted $(addprefix tests/kernels/test_,accept_o
 # On a machine with a GPU, where $(PYTHON) has the CUDA build of vLLM, the demo runs on that build.
 CUDA_PACKAGES := $(if $(filter demo,$(MAKECMDGOALS)),$(shell $(PYTHON) constraints/cuda_packages.py))
 
-.PHONY: setup demo demo-gpu test test-ascend-lowering test-vllm-0.23 lint format clean
+.PHONY: setup demo demo-gpu test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
 
 setup: $(STAMP)
 
@@ -77,6 +77,10 @@ test-vllm-0.23:
 	$(SECOND_LINE)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
 	  --no-build-isolation -e .
 	$(SECOND_LINE)/bin/python -m pytest -p no:cacheprovider tests/engine tests/models tests/plugin/test_cuda.py
+
+# README's own-model commands from nothing, in an environment of their own (3.5 GB, gone afterwards).
+test-own-model: $(STAMP)
+	OWN_MODEL_FRESH=1 $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m pytest -p no:cacheprovider -s tests/cli/test_own_model.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -63,7 +63,7 @@ def test_version_is_the_packages():
     assert eagle_pangu("--version").stdout.split() == ["eagle-pangu", __version__]
 
 
-@pytest.mark.parametrize("arguments", [["serve"], [], ["demo", "path"]])
+@pytest.mark.parametrize("arguments", [["sever"], [], ["demo", "path"]])
 def test_an_unknown_or_missing_subcommand_ends_with_usage(arguments: list[str]):
     done = eagle_pangu(*arguments)
 

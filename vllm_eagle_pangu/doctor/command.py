@@ -2,6 +2,7 @@
 """`eagle-pangu doctor`: what keeps a server from starting here, or makes it slow, and the mend."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print every finding as it comes. Returns 0 where nothing is wrong, else 1; 2 for usage."""
     if len(arguments.pair) not in (0, 2):
-        print("eagle-pangu doctor: give a target and its head, or neither")
+        print("eagle-pangu doctor: give a target and its head, or neither", file=sys.stderr)
         return 2
     wrong = 0
     for finding in examine(arguments.pair):

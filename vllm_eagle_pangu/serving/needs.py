@@ -81,7 +81,7 @@ def flags(said: Sequence[str], given: Mapping[str, str]) -> tuple[str, ...]:
     """vLLM's flags to add to what the user said, by flag and environment, which stays."""
     names = {flag.partition("=")[0].replace("_", "-") for flag in said}
     one_process = needs_one_process() and EXECUTOR not in names
-    chosen = ONE_PROCESS_FLAGS if one_process else ()
+    chosen: tuple[str, ...] = ONE_PROCESS_FLAGS if one_process else ()
     found = memory() if runs_on_cpu() and KV_CACHE not in given else None
     if found is not None and not names & {UTILIZATION, "--kv-cache-memory-bytes"}:
         chosen += (f"{UTILIZATION}={found.utilization()}",)
