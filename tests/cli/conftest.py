@@ -72,8 +72,12 @@ class Served(Server):
 
 
 @pytest.fixture
-def serving(tmp_path: Path) -> Callable[..., AbstractContextManager[Served]]:
+def serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., AbstractContextManager[Served]]:
     """`with serving(words, environment) as server`: it answers; afterwards it is gone."""
+    # A first start compiles the model.
+    monkeypatch.setattr("vllm_eagle_pangu.demo.server.START_TIMEOUT_S", 900.0)
 
     @contextmanager
     def start(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Served]:

