@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.doctor import ops, pair
+from vllm_eagle_pangu.doctor import command, ops, pair
 from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG
 from vllm_eagle_pangu.kernels import tree_build
@@ -199,6 +199,18 @@ def test_a_check_that_dies_is_reported_and_ends_nothing():
     (found,) = findings_of("the pair", "pair", str(TARGET))
     assert (found.name, found.state) == ("the pair", WRONG)
     assert "not checked: TypeError" in found.text
+
+
+def test_a_check_that_raises_keeps_no_other_from_running(monkeypatch):
+    def broken():
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(command.traps, "CHECKS", (broken, command.traps.one_process))
+    monkeypatch.setattr(command, "findings_of", lambda *words: iter(()))
+    monkeypatch.setattr(command, "_ops", lambda: iter(()))
+    lines = [finding.line() for finding in command.examine([])]
+    assert "not checked: OSError: no such thing" in lines[-2]
+    assert "processes" in lines[-1]
 
 
 def test_one_path_without_the_other_is_a_usage_error(run_python):

@@ -64,6 +64,15 @@ def test_the_users_executor_wins(monkeypatch, flag):
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in plan.environment
 
 
+@cpu_only
+@pytest.mark.parametrize("words", [["--distributed_executor_backend=uni"], [needs.EXECUTOR, "uni"]])
+def test_a_user_who_says_uni_gets_the_variable_that_it_takes(monkeypatch, words):
+    monkeypatch.setattr(needs, "cores", lambda: 2)
+    plan = command.plan("T", "H", words, {})
+    assert plan.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert sum("uni" in word for word in plan.flags) == 1
+
+
 def test_the_users_environment_wins():
     given = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vllm_eagle_pangu.doctor import machine, traps, versions
-from vllm_eagle_pangu.doctor.child import findings_of
-from vllm_eagle_pangu.doctor.finding import OK, Finding
+from vllm_eagle_pangu.doctor.child import findings_of, reason
+from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,10 @@ def examine(pair: list[str]) -> Iterator[Finding]:
     for package in versions.IMPORTED:
         yield from findings_of(package, "versions", package)
     for check in (*machine.CHECKS, *traps.CHECKS):
-        yield check()
+        try:
+            yield check()
+        except Exception as error:
+            yield Finding(check.__name__, WRONG, f"not checked: {reason(error)}")
     yield from _ops()
     if pair:
         yield from findings_of("pair", "pair", *pair)

@@ -61,7 +61,7 @@ def vllm_name() -> Finding:
 
 
 def openmp() -> Finding:
-    """Why: on the OpenMP that torch brings, vLLM's threads wait for each other when drafting."""
+    """Why: without Intel's, vLLM warns at start, speculation loses much speed."""
     name = "OpenMP"
     if not needs.needs_openmp():
         return Finding(name, OK, "no preload needed: vLLM is no CPU build for x86 Linux")

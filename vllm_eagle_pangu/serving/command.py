@@ -71,10 +71,7 @@ def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str])
         )
     speculative = {"method": METHOD, "model": head} | said
     ours = needs.flags(rest, given)
-    environment = needs.environment(given)
-    # The variable makes sense only with its flag, and the user may have chosen another executor.
-    if not set(needs.ONE_PROCESS_FLAGS) <= set(ours):
-        environment.pop(needs.MULTIPROCESSING, None)
+    environment = needs.environment(rest, given)
     return Plan(target, environment, (*ours, SPECULATIVE, json.dumps(speculative), *rest))
 
 

@@ -77,10 +77,19 @@ def preload(given: Mapping[str, str]) -> dict[str, str]:
     return {PRELOAD: f"{library}:{loaded}" if loaded else str(library)}
 
 
+def executor(said: Sequence[str]) -> str | None:
+    """The one that the user's flags name; None where they leave it open."""
+    for word, following in zip(said, [*said[1:], ""], strict=False):
+        name, joined, value = word.partition("=")
+        if name.replace("_", "-") == EXECUTOR:
+            return value if joined else following
+    return None
+
+
 def flags(said: Sequence[str], given: Mapping[str, str]) -> tuple[str, ...]:
     """vLLM's flags to add to what the user said, by flag and environment, which stays."""
     names = {flag.partition("=")[0].replace("_", "-") for flag in said}
-    one_process = needs_one_process() and EXECUTOR not in names
+    one_process = needs_one_process() and executor(said) is None
     chosen: tuple[str, ...] = ONE_PROCESS_FLAGS if one_process else ()
     found = memory() if runs_on_cpu() and KV_CACHE not in given else None
     if found is not None and not names & {UTILIZATION, "--kv-cache-memory-bytes"}:
@@ -88,7 +97,9 @@ def flags(said: Sequence[str], given: Mapping[str, str]) -> tuple[str, ...]:
     return chosen
 
 
-def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """What to set on top of `given`, whose own choices stay."""
-    one_process = needs_one_process() and MULTIPROCESSING not in given
+def environment(said: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """What to set on top of `given`, whose own choices stay, beside what the user said."""
+    # The variable makes sense with its flag only, and the user may have chosen another executor.
+    one_process = needs_one_process() and executor(said) in (None, "uni")
+    one_process = one_process and MULTIPROCESSING not in given
     return preload(given) | (ONE_PROCESS if one_process else {})
