@@ -18,9 +18,6 @@ as in "make demo TORCH_INDEX=URL".
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-# Triton decides at import whether it interprets its kernels: a process of its own.
-INTERPRETED := tests/triton_interpreted $(addprefix tests/kernels/test_,accept_ops.py build_op.py commit_pages.py draft_ops.py)
-
 # On a machine with a GPU, where $(PYTHON) has the CUDA build of vLLM, the demo runs on that build.
 CUDA_PACKAGES := $(if $(filter demo,$(MAKECMDGOALS)),$(shell $(PYTHON) constraints/cuda_packages.py))
 
@@ -56,9 +53,11 @@ demo-gpu:
 	$(GPU)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps -e .
 	$(GPU)/bin/eagle-pangu demo $(DEMO_FLAGS)
 
+# The order is another at each run; SEED=N, which each run prints, gives one order again.
+SEED_OPTION := $(if $(SEED),--seed=$(SEED))
+
 test: lint
-	$(BIN)/python -m pytest
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED)
+	$(BIN)/python tests/run.py $(SEED_OPTION)
 
 # triton-ascend takes Triton's place in an environment of its own; needs no NPU and no CANN.
 test-ascend-lowering:
@@ -76,7 +75,7 @@ test-vllm-0.23:
 	  $(INDEX) -r constraints/cpu-vllm-0.23.txt
 	$(SECOND_LINE)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
 	  --no-build-isolation -e .
-	$(SECOND_LINE)/bin/python -m pytest -p no:cacheprovider tests/engine tests/models tests/plugin/test_cuda.py
+	$(SECOND_LINE)/bin/python tests/run.py $(SEED_OPTION) tests/engine tests/models tests/plugin/test_cuda.py
 
 # README's own-model commands from nothing, in an environment of their own (3.5 GB, gone afterwards).
 test-own-model: $(STAMP)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python tests/run.py`: all tests, those that start engines in one process per file.
+
+What an engine leaves behind in torch or vLLM then meets no engine of another file.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+# Triton decides at import whether it interprets its kernels: processes of their own.
+INTERPRETED = [
+    "tests/triton_interpreted",
+    *(f"tests/kernels/test_{ops}.py" for ops in ("accept_ops", "build_op", "commit_pages")),
+    "tests/kernels/test_draft_ops.py",
+]
+NO_TESTS = 5
+
+
+@dataclass
+class Part:
+    """One pytest process."""
+
+    paths: list[str]
+    marker: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        where = " ".join(self.paths) or "all tests"
+        return " ".join([*(f"{k}={v}" for k, v in self.environment.items()), where, self.marker])
+
+
+def parts(paths: list[str], **environment: str) -> list[Part]:
+    """What starts no engine in one process, and a process for each file that does."""
+    engines = [file for path in paths for file in test_files(Path(path)) if starts_engines(file)]
+    return [
+        Part(paths, "not engine", environment),
+        *(Part([str(file)], "engine", environment) for file in engines),
+    ]
+
+
+def test_files(path: Path) -> list[Path]:
+    return sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+
+
+def starts_engines(file: Path) -> bool:
+    return "mark.engine" in file.read_text()
+
+
+def run(part: Part, seed: int, report: Path) -> int:
+    print(f"\npytest: {part}", flush=True)
+    options = [f"--randomly-seed={seed}", f"--junit-xml={report}", "-o", "junit_family=xunit1"]
+    command = [sys.executable, "-m", "pytest", *options, "-m", part.marker, *part.paths]
+    return subprocess.run(command, env=os.environ | part.environment, check=False).returncode
+
+
+def outcomes(report: Path) -> tuple[Counter[str], list[str]]:
+    """How many tests ended how, and the names of those that failed."""
+    counts: Counter[str] = Counter()
+    names = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        ends = {end.tag for end in case} & {"failure", "error", "skipped"} or {"passed"}
+        counts.update(ends)
+        if ends & {"failure", "error"}:
+            names.append(f"FAILED {case.get('file')}::{case.get('name')}")
+    return counts, names
+
+
+def run_all(todo: list[Part], seed: int) -> int:
+    """Every part, whatever failed before; all failures once more at the end."""
+    began, counts, failed = time.monotonic(), Counter[str](), []
+    with tempfile.TemporaryDirectory() as folder:
+        for index, part in enumerate(todo):
+            report = Path(folder, f"{index}.xml")
+            code = run(part, seed, report)
+            if report.exists():
+                ended, names = outcomes(report)
+                counts.update(ended)
+                failed += names
+            if code not in (0, NO_TESTS):
+                failed.append(f"FAILED {part}: pytest ended with {code}")
+    print("", *failed, sep="\n")
+    total = ", ".join(f"{count} {end}" for end, count in sorted(counts.items()))
+    minutes = (time.monotonic() - began) / 60
+    print(f"{total} in {len(todo)} processes and {minutes:.1f} minutes; seed {seed}")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the tests' order")
+    parser.add_argument("paths", nargs="*", help="default: everything, interpreted kernels too")
+    arguments = parser.parse_args()
+    if arguments.paths:
+        return run_all(parts(arguments.paths), arguments.seed)
+    interpreted = parts(INTERPRETED, TRITON_INTERPRET="1")
+    plain = [part for part in parts(["tests"]) if "triton_interpreted" not in part.paths[0]]
+    return run_all([*plain, *interpreted], arguments.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
