@@ -5,20 +5,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from .thread_state import pytest_runtest_teardown  # noqa: F401
 from .tiny_pair import write_tiny_head, write_tiny_llama, write_tiny_pangu
 
-# Machines that run these tests may be busy; time is not what they hold.
-hypothesis.settings.register_profile("no_deadline", deadline=None)
-hypothesis.settings.load_profile("no_deadline")
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    """pytest-randomly shuffles the order and leaves the random generators alone."""
+    """pytest-randomly shuffles the order only; examples of hypothesis may take their time."""
     config.option.randomly_reset_seed = False
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import settings
+
+        # Machines that run these tests may be busy; time is not what they hold.
+        settings.register_profile("no_deadline", deadline=None)
+        settings.load_profile("no_deadline")
 
 
 @pytest.fixture(scope="session")

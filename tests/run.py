@@ -54,11 +54,14 @@ def starts_engines(file: Path) -> bool:
     return "mark.engine" in file.read_text()
 
 
-def run(part: Part, seed: int, report: Path) -> int:
+def run(part: Part, seed: int, folder: Path, report: Path) -> int:
+    """Pytest's exit status; what vLLM compiles is kept in `folder`, for this run alone."""
     print(f"\npytest: {part}", flush=True)
+    caches = {"VLLM_CACHE_ROOT": folder / "vllm", "TORCHINDUCTOR_CACHE_DIR": folder / "inductor"}
+    environment = {name: str(path) for name, path in caches.items()} | os.environ | part.environment
     options = [f"--randomly-seed={seed}", f"--junit-xml={report}", "-o", "junit_family=xunit1"]
     command = [sys.executable, "-m", "pytest", *options, "-m", part.marker, *part.paths]
-    return subprocess.run(command, env=os.environ | part.environment, check=False).returncode
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def outcomes(report: Path) -> tuple[Counter[str], list[str]]:
@@ -79,7 +82,7 @@ def run_all(todo: list[Part], seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for index, part in enumerate(todo):
             report = Path(folder, f"{index}.xml")
-            code = run(part, seed, report)
+            code = run(part, seed, Path(folder), report)
             if report.exists():
                 ended, names = outcomes(report)
                 counts.update(ended)

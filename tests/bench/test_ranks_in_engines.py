@@ -26,7 +26,7 @@ add_arguments(parser)
 sys.exit(run(parser.parse_args()))
 """
 PROMPTS, REPEATS, METHODS = 8, 2, 2
-TIMEOUT_S = 240.0
+TIMEOUT_S = 900.0
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ class TreeServer(Server):
 
     def metric(self, name: str) -> float:
         """The value of vLLM's metric of that name."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=120) as answer:
             lines = answer.read().decode().splitlines()
         (line,) = [line for line in lines if line.startswith(f"vllm:{name}{{")]
         return float(line.rsplit(" ", 1)[1])
@@ -80,7 +80,7 @@ def server(pair, tree_config_of, shapes, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(server):
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=600)
 
 
 def ask(client, prompt, **options):

