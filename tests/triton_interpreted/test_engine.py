@@ -12,6 +12,8 @@ from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner
 from ..tiny_pair import tiny_target, write_tiny_head
 from .mixed_heads import write_mixed_heads
 
+pytestmark = pytest.mark.engine
+
 PROMPTS = [list(b"the quick brown fox"), list(b"over"), list(range(40, 100))]
 
 
