@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python tests/run.py`: all tests, those that start engines in one process per file.
 
-What an engine leaves behind in torch or vLLM then meets no engine of another file.
+What an engine leaves behind then meets no other file: vLLM keeps the environment variables that it
+has read and sets inductor's cache folder, and torch's thread state was once found changed.
 """
 
 import argparse
