@@ -38,13 +38,31 @@ class PretendedGPU(NonNvmlCudaPlatform):
     num_compute_units = classmethod(lambda cls, device_id=0: 132)
 
 vllm.platforms._current_platform = PretendedGPU()
+"""
+
+CONFIGURE = (
+    PRETENDED
+    + """
+from types import SimpleNamespace
+from vllm.v1.spec_decode.eagle import EagleProposer
+
+def draft_backend(config):
+    # What vLLM builds the draft layers with.
+    proposer = SimpleNamespace(vllm_config=config, speculative_config=config.speculative_config)
+    draft_config = EagleProposer._create_draft_vllm_config(proposer)
+    backend = draft_config.attention_config.backend
+    return None if backend is None else backend.name
+
 target, head, cases = json.loads(sys.argv[1])
 results = []
 for case in cases:
     capability = tuple(case["capability"])
+    options = dict(case["options"])
+    spec = options.pop("spec", {})
     args = EngineArgs(
-        model=target, skip_tokenizer_init=True, **case["options"],
-        speculative_config={"method": "eagle_pangu", "model": head, "num_speculative_tokens": 8},
+        model=target, skip_tokenizer_init=True, **options,
+        speculative_config={"method": "eagle_pangu", "model": head, "num_speculative_tokens": 8}
+        | spec,
     )
     try:
         config = args.create_engine_config()
@@ -53,11 +71,47 @@ for case in cases:
         continue
     results.append([
         config.parallel_config.worker_cls, config.attention_config.backend.name,
+        draft_backend(config),
         config.use_v2_model_runner, config.scheduler_config.async_scheduling,
         args.async_scheduling,
     ])
 print("RESULTS" + json.dumps(results))
 """
+)
+
+# Prints what runner configurations without and with trees choose, here and where they are sent.
+RUNNERS = (
+    PRETENDED
+    + """
+import os, pickle, subprocess
+capability = (9, 0)
+if sys.argv[1] == "in a worker":
+    from vllm.plugins import load_general_plugins
+    load_general_plugins()
+    configs = pickle.load(sys.stdin.buffer)
+    print("RESULTS" + json.dumps([config.use_v2_model_runner for config in configs]))
+    sys.exit()
+
+target, head = json.loads(sys.argv[1])
+spec = {"method": "eagle_pangu", "model": head, "num_speculative_tokens": 8}
+
+def configured(spec):
+    args = EngineArgs(model=target, skip_tokenizer_init=True, speculative_config=spec)
+    return args.create_engine_config()
+
+environment = dict(os.environ)
+configs = [configured(None), configured(spec), configured(None)]
+here = [config.use_v2_model_runner for config in configs]
+changed = dict(os.environ).items() ^ environment.items()
+worker = subprocess.run(
+    [sys.executable, "-c", sys.orig_argv[sys.orig_argv.index("-c") + 1], "in a worker"],
+    input=pickle.dumps(configs), stdout=subprocess.PIPE, check=True,
+)
+there = json.loads(worker.stdout.decode().rpartition("RESULTS")[2])
+print("RESULTS" + json.dumps({"here": here, "there": there,
+    "changed": [pair for pair in changed if "RUNNER" in pair[0]]}))
+"""
+)
 
 WORKER = "vllm_eagle_pangu.engine.gpu_worker.TreeGPUWorker"
 
@@ -68,32 +122,49 @@ def configured(target, head):
 
     def run(*cases):
         cases = [{"capability": capability, "options": options} for capability, options in cases]
-        found = subprocess.run(
-            [sys.executable, "-c", PRETENDED, json.dumps([str(target), str(head), cases])],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert "RESULTS" in found.stdout, found.stderr[-2000:]
-        return json.loads(found.stdout.rpartition("RESULTS")[2])
+        return printed_by(CONFIGURE, [str(target), str(head), cases])
 
     return run
 
 
-def test_on_a_gpu_our_worker_the_v1_runner_and_a_backend_of_ours_are_chosen(configured):
-    hopper, blackwell, in_float32, asked_for, refused = configured(
+def printed_by(script, argument):
+    found = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(argument)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert "RESULTS" in found.stdout, found.stderr[-2000:]
+    return json.loads(found.stdout.rpartition("RESULTS")[2])
+
+
+def test_on_a_gpu_our_worker_the_v1_runner_and_backends_of_ours_are_chosen(configured):
+    """For the draft layers vLLM chose anew: FLASHINFER on sm_100."""
+    draft_only = {"spec": {"attention_backend": "triton_attn"}}
+    hopper, blackwell, in_float32, asked_for, for_head, refused, refused_for_head = configured(
         ((9, 0), {}),
         ((10, 0), {}),
         ((9, 0), {"dtype": "float32"}),
         ((9, 0), {"attention_backend": "TRITON_ATTN"}),
+        ((9, 0), draft_only),
         ((10, 0), {"attention_backend": "FLASHINFER"}),
+        ((10, 0), {"spec": {"attention_backend": "FLASHINFER"}}),
     )
-    assert hopper == [WORKER, "FLASH_ATTN", False, False, None]
+    assert hopper == [WORKER, "FLASH_ATTN", "FLASH_ATTN", False, False, None]
+    assert for_head == [WORKER, "FLASH_ATTN", "TRITON_ATTN", False, False, None]
     for chosen in (blackwell, in_float32, asked_for):
-        assert chosen == [WORKER, "TRITON_ATTN", False, False, None]
-    assert refused.startswith("eagle_pangu: attention_backend='FLASHINFER': ")
-    assert "set it to FLASH_ATTN or TRITON_ATTN" in refused
+        assert chosen == [WORKER, "TRITON_ATTN", "TRITON_ATTN", False, False, None]
+    for message in (refused, refused_for_head):
+        assert message.startswith("eagle_pangu: attention_backend='FLASHINFER': ")
+        assert "set it to FLASH_ATTN or TRITON_ATTN" in message
+    assert "the head's layers" in refused_for_head
+
+
+def test_trees_choose_the_v1_runner_for_themselves_alone(target, head):
+    """The variable that chose it stayed behind, for every later engine of the process."""
+    chosen = printed_by(RUNNERS, [str(target), str(head)])
+    assert chosen == {"here": [True, False, True], "there": [True, False, True], "changed": []}
 
 
 def class_at(path):

@@ -3,6 +3,9 @@
 
 import pytest
 
+from vllm_eagle_pangu.config import tree_config
+from vllm_eagle_pangu.engine import refusals
+
 
 def assert_says(message, key, value, *parts):
     assert message.startswith(f"eagle_pangu: {key}={value!r}: ")
@@ -15,7 +18,6 @@ def assert_says(message, key, value, *parts):
     [
         ("tensor_parallel_size", 2),
         ("draft_tensor_parallel_size", 2),
-        ("attention_backend", "FLASH_ATTN"),
         ("kv_cache_dtype", "fp8"),
         ("disable_padded_drafter_batch", True),
         ("parallel_drafting", True),
@@ -72,6 +74,32 @@ def test_a_kv_connector_is_refused(engine_args, refused):
     assert "kv_transfer_config=" in message and "remove kv_transfer_config" in message
 
 
+def test_cache_offloading_is_refused(engine_args, refused):
+    """It set up a connector behind the check of connectors."""
+    message = refused(engine_args(kv_offloading_size=1.0))
+    assert_says(message, "kv_offloading_size", 1.0, "is a connector", "remove --kv-offloading-size")
+
+
+def test_a_connector_that_vllm_set_up_itself_is_refused(engine_args):
+    from vllm.config import KVTransferConfig
+
+    config = engine_args().create_engine_config()
+    config.kv_transfer_config = KVTransferConfig(kv_connector="Offloader", kv_role="kv_both")
+    with pytest.raises(ValueError, match="kv_transfer_config='Offloader': vLLM set up a connector"):
+        refusals.check_target_and_head(config, tree_config(config))
+
+
+def test_a_backend_for_the_head_without_tree_attention_is_refused(engine_args, refused):
+    message = refused(engine_args({"attention_backend": "FLASHINFER"}))
+    assert_says(message, "attention_backend", "FLASHINFER", "stands on CPU_ATTN", "set it to CPU")
+
+
+@pytest.mark.parametrize("name", ["CPU_ATTN", "cpu_attn", "auto"])
+def test_a_backend_for_the_head_with_tree_attention_is_accepted(engine_args, name):
+    config = engine_args({"attention_backend": name}).create_engine_config()
+    assert config.speculative_config.method == "eagle3"
+
+
 def test_an_explicit_v2_runner_is_refused(engine_args, refused, monkeypatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     message = refused(engine_args())
@@ -93,7 +121,54 @@ def test_a_platform_without_trees_is_refused(engine_args, refused, monkeypatch):
 
 def test_a_quantized_cache_is_refused(engine_args, refused):
     message = refused(engine_args(kv_cache_dtype="fp8"))
-    assert_says(message, "kv_cache_dtype", "fp8", "model's own dtype", "to auto")
+    assert_says(message, "kv_cache_dtype", "fp8", "model's own dtype", "to bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ({}, {"kv_cache_dtype": "bfloat16"}),
+        ({"kv_cache_dtype": "bfloat16"}, {}),
+        ({"kv_cache_dtype": "auto"}, {}),
+    ],
+)
+def test_the_model_s_own_dtype_may_be_spelled_out_for_the_cache(engine_args, spec, options):
+    """`kv_cache_dtype=bfloat16` was refused for a bfloat16 model."""
+    config = engine_args(spec, **options).create_engine_config()
+    assert str(config.model_config.dtype) == "torch.bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"), [({}, {"kv_cache_dtype": "float16"}), ({"kv_cache_dtype": "float16"}, {})]
+)
+def test_a_cache_of_another_half_precision_is_refused(engine_args, refused, spec, options):
+    message = refused(engine_args(spec, **options))
+    assert_says(message, "kv_cache_dtype", "float16", "own dtype, bfloat16", "to bfloat16")
+
+
+def test_the_mend_for_a_checkpoint_with_an_fp8_cache_is_one_that_works(
+    write_target, head, build, refused
+):
+    """Told to set `kv_cache_dtype` to auto, which is what the user had."""
+    scheme = {
+        "num_bits": 8,
+        "type": "float",
+        "strategy": "tensor",
+        "dynamic": False,
+        "symmetric": True,
+    }
+    quantized = write_target(
+        quantization_config={
+            "quant_method": "compressed-tensors",
+            "format": "float-quantized",
+            "config_groups": {},
+            "kv_cache_scheme": scheme,
+        }
+    )
+    message = refused(build(quantized, head))
+    assert_says(message, "kv_cache_dtype", "auto", "kv_cache_scheme", "to bfloat16")
+    config = build(quantized, head, kv_cache_dtype="bfloat16").create_engine_config()
+    assert config.cache_config.cache_dtype == "bfloat16"
 
 
 def test_a_step_too_small_for_one_tree_is_refused(engine_args, refused):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The method in `EngineArgs` of vLLM 0.23 and 0.32: what the user said, checked, and the worker."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -11,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from vllm_eagle_pangu.compat.method_choice import FLAT_KEYS, chosen_spec
-from vllm_eagle_pangu.compat.platform_parts import V2_RUNNER, PlatformParts
-from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal
+from vllm_eagle_pangu.compat.platform_parts import PlatformParts
+from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal, tree_config
 
 # What vLLM puts into SpeculativeConfig itself; a user cannot write these.
 _HOST_INTERNAL = {
@@ -29,8 +28,12 @@ _SCHEDULER = "vllm_eagle_pangu.engine.scheduler.TreeScheduler"
 
 def install(platforms: Mapping[str, PlatformParts]) -> None:
     """Patch `EngineArgs` once per process; `platforms` by vLLM's device type."""
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
 
+    vllm_s = VllmConfig.use_v2_model_runner
+    if not getattr(vllm_s.fget, "eagle_pangu", False):
+        VllmConfig.use_v2_model_runner = property(_use_v2_model_runner(vllm_s.fget))
     for name, wrapper in (
         ("create_speculative_config", _create_speculative_config),
         ("create_engine_config", partial(_create_engine_config, platforms=platforms)),
@@ -102,7 +105,6 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
         # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
         setattr(self, ATTRIBUTE, tree)
         try:
-            _choose_v1_runner()
             with _in_step(self):
                 config = original(self, *args, **kwargs)
         finally:
@@ -117,12 +119,18 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
     return create_engine_config
 
 
-def _choose_v1_runner() -> None:
-    # Why: on CUDA vLLM 0.32 prefers its V2 runner, which knows no plugin's method.
-    # How: the variable that vLLM has for it, unless the user set it; processes inherit it.
+def _use_v2_model_runner(original: Callable) -> Callable:
+    # Why: on CUDA vLLM prefers its V2 runner, which knows no plugin's method; the variable that
+    #   vLLM has for it would hold for every later engine of the process.
+    # How: a configuration with trees says V1 wherever it goes, any other says what it would say.
     # Upstream: VllmConfig.use_v2_model_runner, vllm/config/vllm.py.
     # Remove when: the tree step runs in the V2 runner, or that is an engine argument.
-    os.environ.setdefault(V2_RUNNER, "0")
+    @wraps(original)
+    def use_v2_model_runner(self: Any) -> bool:
+        return tree_config(self) is None and original(self)
+
+    use_v2_model_runner.eagle_pangu = True  # type: ignore[attr-defined]
+    return use_v2_model_runner
 
 
 @contextmanager

@@ -16,8 +16,10 @@ from vllm_eagle_pangu.engine.target_fit import check_target
 _HOST_KEYS: dict[str, tuple[tuple, str]] = {
     "tensor_parallel_size": ((None,), "it belongs to the target"),
     "draft_tensor_parallel_size": ((None, 1), "the drafter runs in the target's one process"),
-    "attention_backend": ((None, "auto"), "the drafter shares the target's attention"),
-    "kv_cache_dtype": ((None, "auto"), "the drafter's cache has the dtype of its model"),
+    "kv_cache_dtype": (
+        (None, "auto", "float16", "bfloat16"),
+        "the drafter's cache has the dtype of its model",
+    ),
     "disable_padded_drafter_batch": ((None, False), "trees are always drafted padded"),
     "parallel_drafting": ((None, False), "a tree is drafted level by level"),
     "use_local_argmax_reduction": ((None, False), "a tree keeps several children per node"),
@@ -40,6 +42,8 @@ _HOST_KEYS: dict[str, tuple[tuple, str]] = {
     "enable_adaptive_verification": ((None, False), "it belongs to method dspark"),
     "index_share_for_mtp_iteration": ((None,), "it belongs to method mtp"),
 }
+
+_OWN_DTYPE = "the tree is attended in the model's own dtype"
 
 # Fields of EngineArgs: the values that trees can work with, the problem, the mend.
 _ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
@@ -87,6 +91,12 @@ _ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
         (None,),
         "a connector would send the cache before the accepted path is committed to it",
         "remove kv_transfer_config",
+    ),
+    "kv_offloading_size": (
+        (None,),
+        "offloading is a connector, which would send the cache before the accepted path is "
+        "committed to it",
+        "remove --kv-offloading-size",
     ),
     "kv_sharing_fast_prefill": (
         (None, False),
@@ -136,6 +146,7 @@ def check_options(
         allowed, reason = _HOST_KEYS.get(key, ((value,), ""))
         if value not in allowed:
             raise refusal(key, value, f"means nothing to {METHOD}: {reason}", f'remove "{key}"')
+    _check_draft_backend(host_spec.get("attention_backend"), platforms[device])
     for option, (working, problem, mend) in _ENGINE_OPTIONS.items():
         # A line of vLLM that lacks the option cannot have been asked for it.
         value = getattr(engine_args, option, working[0])
@@ -144,26 +155,46 @@ def check_options(
     check_folder(host_spec["model"])
 
 
-def check_attention_backend(vllm_config: Any, parts: PlatformParts) -> None:
-    """Choose an attention backend that tree attention stands on, or refuse the user's choice.
-
-    Writes `vllm_config.attention_config.backend` where the user left the choice to vLLM and more
-    than one is ours. Raises ValueError.
-    """
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
-    attention = vllm_config.attention_config
-    if attention.backend is None:
-        if len(parts.attention) > 1:
-            attention.backend = AttentionBackendEnum[_preferred_backend(vllm_config)]
-    elif attention.backend.name not in parts.attention:
+def _check_draft_backend(value: Any, parts: PlatformParts) -> None:
+    """`value`: what the user wrote for the head's layers, a name in any case or vLLM's enum."""
+    name = getattr(value, "name", value)
+    if name is not None and str(name).upper() not in ("AUTO", *parts.attention):
         ours = " or ".join(parts.attention)
         raise refusal(
             "attention_backend",
-            attention.backend.name,
-            f"tree attention stands on {ours} here",
-            f"remove the option, or set it to {ours}",
+            name,
+            f"the head's layers attend trees too, and tree attention stands on {ours} here",
+            f'remove "attention_backend" from speculative_config, or set it to {ours}',
         )
+
+
+def check_attention_backend(vllm_config: Any, parts: PlatformParts) -> None:
+    """Choose attention backends that tree attention stands on, or refuse the user's choice.
+
+    Writes `backend` of `vllm_config.attention_config` and `attention_backend` of its speculative
+    config where the user left the choice to vLLM and more than one is ours. Raises ValueError.
+    """
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    attention, draft = vllm_config.attention_config, vllm_config.speculative_config
+    if attention.backend is None and len(parts.attention) > 1:
+        attention.backend = AttentionBackendEnum[_preferred_backend(vllm_config)]
+    # vLLM selects the head's backend anew, by what the device likes best.
+    if draft.attention_backend is None:
+        draft.attention_backend = attention.backend
+    chosen = {"attention_backend": attention.backend}
+    # What vLLM 0.32 lets a kind of layer have instead, target's or head's.
+    for kind, backend in getattr(attention, "backend_per_kind", {}).items():
+        chosen[f"attention_config.backend_per_kind.{kind}"] = backend
+    for key, backend in chosen.items():
+        if backend is not None and backend.name not in parts.attention:
+            ours = " or ".join(parts.attention)
+            raise refusal(
+                key,
+                backend.name,
+                f"tree attention stands on {ours} here",
+                f"remove the option, or set it to {ours}",
+            )
 
 
 def _preferred_backend(vllm_config: Any) -> str:
@@ -193,20 +224,15 @@ def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
 
     `vllm_config` is vLLM's finished configuration. Raises ValueError.
     """
-    if vllm_config.use_v2_model_runner:
+    if vllm_config.kv_transfer_config is not None:
         raise refusal(
-            V2_RUNNER,
-            os.environ.get(V2_RUNNER),
-            "vLLM chose its V2 model runner here, and trees need the V1 runner",
-            f"set {V2_RUNNER}=0 in the environment",
+            "kv_transfer_config",
+            vllm_config.kv_transfer_config.kv_connector,
+            "vLLM set up a connector, which would send the cache before the accepted path is "
+            "committed to it",
+            "remove the option that asks for it",
         )
-    if vllm_config.cache_config.cache_dtype != "auto":
-        raise refusal(
-            "kv_cache_dtype",
-            vllm_config.cache_config.cache_dtype,
-            "the tree is attended in the model's own dtype",
-            "set kv_cache_dtype to auto",
-        )
+    _check_cache_dtype(vllm_config)
     rows = tree.num_speculative_tokens + 1
     for key in ("max_num_batched_tokens", "max_num_scheduled_tokens"):
         budget = getattr(vllm_config.scheduler_config, key)
@@ -219,3 +245,23 @@ def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
             )
     check_target(vllm_config.model_config)
     check_head(vllm_config, tree)
+
+
+def _check_cache_dtype(vllm_config: Any) -> None:
+    """Refuse KV pages of another dtype than the model's, whether user or checkpoint want them."""
+    from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
+
+    model, draft = vllm_config.model_config, vllm_config.speculative_config
+    asked = vllm_config.cache_config.cache_dtype
+    own = str(model.dtype).removeprefix("torch.")
+    # An explicit dtype also wins over what a checkpoint asks for, which "auto" would not.
+    mend = f"set kv_cache_dtype to {own if own in ('float16', 'bfloat16') else 'auto'}"
+    # vLLM's layers turn "auto" into fp8 when they are built from such a checkpoint.
+    scheme = getattr(vllm_config.quant_config, "kv_cache_scheme", None)
+    if asked == "auto" and scheme is not None:
+        problem = "the checkpoint's kv_cache_scheme makes that fp8"
+        raise refusal("kv_cache_dtype", asked, f"{problem}, and {_OWN_DTYPE}", mend)
+    # vLLM 0.23 has no dtype of the head's own.
+    for said in (asked, getattr(draft, "kv_cache_dtype", None) or "auto"):
+        if kv_cache_dtype_str_to_dtype(said, model) != model.dtype:
+            raise refusal("kv_cache_dtype", said, f"{_OWN_DTYPE}, {own}", mend)
