@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from vllm.config import get_layers_from_vllm_config
+from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
@@ -14,6 +15,14 @@ from vllm.v1.attention.backends.cpu_attn import (
 
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
+
+# Of vLLM's own loggers, which are the ones that a server shows.
+_logger = init_logger(f"vllm.{__name__}")
+_WITHOUT_AMX = (
+    "eagle_pangu: attention runs without AMX here, since tree rows cannot read KV pages that are "
+    "packed for it. Prefills and rows without a tree are attended on AVX-512 too, which is slower "
+    "in bfloat16 and rounds differently; linear layers keep AMX."
+)
 
 # The layout of vLLM's "vec" instruction set: K transposed inside a block, V row-major.
 TREE_ISA = "vec"
@@ -27,8 +36,9 @@ class TreeCPUAttentionMetadataBuilder(TreeBuilderMixin, CPUAttentionMetadataBuil
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         if self.isa == "amx":
-            # AMX packs K and V into tiles that only its own op can read.
+            # AMX packs K and V into tiles that only its own op can read: docs/kernels.md.
             self.isa = TREE_ISA
+            _logger.info_once(_WITHOUT_AMX)
         layers = get_layers_from_vllm_config(vllm_config, Attention, layer_names)
         for layer in layers.values():
             layer.isa = self.isa

@@ -17,6 +17,7 @@ from vllm_eagle_pangu.config import forced_eager_attention, tree_config
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, refuse_window
 from vllm_eagle_pangu.engine.drafter import DraftedTrees, TreeDrafter
+from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
 from vllm_eagle_pangu.engine.sampling import Draws, draw, rows_at_a_time
@@ -76,6 +77,7 @@ class TreeRunnerMixin(GPUModelRunner):
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         self._prepare_kernels()
         super().load_model(*args, **kwargs)
+        require_tree_attention(self.vllm_config, self.drafter._draft_attn_layer_names)
         self.tree_drafter = TreeDrafter(self, self.drafter, self.implementation, self.attention)
         self.step_memory = self._allocate_scratch()
         self.step_memory.log(self.cache_config.kv_cache_memory_bytes)

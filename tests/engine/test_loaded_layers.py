@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which attention the layers of target and head are built with, and on which pages."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+from vllm.v1.attention import selector
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.spec_decode.eagle import EagleProposer
+
+pytestmark = pytest.mark.engine
+
+SHAPE = (2, 3, 6)
+SMALL = {"max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 4}
+PROMPTS = [list(b"the quick brown fox"), list(range(40, 120))]
+
+
+def test_a_head_on_vllm_s_own_attention_is_refused_at_load(
+    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
+):
+    """On sm_100 the draft layers got FLASHINFER, and nothing looked."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    load = EagleProposer._get_model
+
+    def load_on_vllm_s(self):
+        ours = AttentionBackendEnum.CPU_ATTN.get_path()
+        AttentionBackendEnum.CPU_ATTN.clear_override()
+        selector._cached_get_attn_backend.cache_clear()
+        try:
+            return load(self)
+        finally:
+            register_backend(AttentionBackendEnum.CPU_ATTN, ours)
+            selector._cached_get_attn_backend.cache_clear()
+
+    monkeypatch.setattr(EagleProposer, "_get_model", load_on_vllm_s)
+    try:
+        with (
+            pytest.raises(ValueError, match="attention_backend='CPU_ATTN': the head's layer ") as e,
+            engine(tiny_pangu, tree_config_of(tiny_head, SHAPE), **SMALL),
+        ):
+            pass
+    finally:
+        cleanup_dist_env_and_memory()
+    assert "CPUAttentionBackendImpl, on which tree attention does not stand" in str(e.value)
+    assert '"attention_backend" in speculative_config' in str(e.value)
+
+
+@pytest.fixture
+def pretended_amx(monkeypatch):
+    """vLLM computes its instruction set as on a machine with AMX; nothing else learns of it."""
+    build = CPUAttentionMetadataBuilder.__init__
+    computed = []
+
+    def init(self, *args, **kwargs):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+            build(self, *args, **kwargs)
+        computed.append(self.isa)
+
+    monkeypatch.setattr(CPUAttentionMetadataBuilder, "__init__", init)
+    return computed
+
+
+@pytest.fixture
+def lines():
+    """What vLLM's loggers say at INFO, things said once in a process included."""
+    import vllm.logger
+
+    said = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            said.append((record.levelname, record.getMessage()))
+
+    handler = Handler(logging.INFO)
+    vllm.logger._print_info_once.cache_clear()
+    logging.getLogger("vllm").addHandler(handler)
+    yield said
+    logging.getLogger("vllm").removeHandler(handler)
+
+
+def test_attention_without_amx_is_said_once_and_attends_trees(
+    engine, tiny_pangu, tiny_head, tree_config_of, pretended_amx, lines
+):
+    """It was switched off for every layer, unsaid."""
+    with engine(tiny_pangu, tree_config_of(tiny_head, SHAPE), dtype="bfloat16", **SMALL) as trees:
+        assert pretended_amx and set(pretended_amx) == {"amx"}
+        layers = trees.runner.compilation_config.static_forward_context.values()
+        assert {layer.isa for layer in layers} == {"vec"}
+        assert all(len(tokens) == 12 for tokens in trees.generate(PROMPTS, max_tokens=12))
+    about_amx = [line for line in lines if "without AMX" in line[1]]
+    assert [level for level, _ in about_amx] == ["INFO"]
+
+
+def test_a_cache_of_the_model_s_own_dtype_by_name_decodes_as_one_of_auto(
+    engine, tiny_llama, tiny_head, tree_config_of, tmp_path
+):
+    """`kv_cache_dtype=bfloat16` was refused for a bfloat16 model.
+
+    The same choice is the mend for a checkpoint that would have its cache in fp8.
+    """
+    fp8 = shutil.copytree(tiny_llama, tmp_path / "fp8")
+    config = json.loads((fp8 / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {},
+        "kv_cache_scheme": {
+            "num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False,
+            "symmetric": True,
+        },
+    }  # fmt: skip
+    (fp8 / "config.json").write_text(json.dumps(config))
+    outputs = []
+    for target, kv_cache_dtype in (
+        (tiny_llama, "auto"),
+        (tiny_llama, "bfloat16"),
+        (fp8, "bfloat16"),
+    ):
+        options = {"dtype": "bfloat16", "kv_cache_dtype": kv_cache_dtype, **SMALL}
+        with engine(target, tree_config_of(tiny_head, SHAPE), **options) as trees:
+            outputs.append(trees.generate(PROMPTS, max_tokens=16))
+    assert outputs[0] == outputs[1] == outputs[2]
