@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_eagle_pangu.compat import install_attention_backend
+from vllm_eagle_pangu.engine.warm_up import warm_up
 
 if TYPE_CHECKING:
     from vllm.v1.worker.worker_base import WorkerBase
@@ -41,6 +42,11 @@ class TreeWorkerMixin(WorkerBase):
         """
         super().initialize_from_config(*args, **kwargs)
         self.model_runner.tabulate_commits()
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Launch what Triton would compile under traffic, then what vLLM does, the seed last."""
+        warm_up(self.model_runner)
+        return super().compile_or_warm_up_model()
 
     def shutdown(self) -> None:
         """End the traces, then what vLLM ends."""
