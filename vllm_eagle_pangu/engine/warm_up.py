@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from vllm_eagle_pangu.core.indices import index_range
@@ -17,6 +18,7 @@ from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.engine.drafter import TreeDrafter, TreeOnlyMetadata
+from vllm_eagle_pangu.engine.extension import Extension
 from vllm_eagle_pangu.engine.tree_rows import TreeRows
 from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
 from vllm_eagle_pangu.kernels.draft_batch import draft_batch
@@ -70,17 +72,17 @@ def _grown(drafter: TreeDrafter, shape: TreeShape, batch: int) -> TreeBatch:
 
 
 def _placed(runner: Any, tree: TreeBatch, shape: TreeShape) -> TreeStep:
-    """As many of the trees as one step has room for, alone in their batch."""
-    count = min(tree.batch_size, runner.max_num_tokens // tree.rows)
-    rows = count * tree.rows
-    nowhere = torch.full((rows,), -1, device=runner.device)
+    """The trees alone in their batch, cut to as many rows each as one step has room for."""
+    count = tree.batch_size
+    rows = min(tree.rows, runner.max_num_tokens // count)
+    nowhere = torch.full((count * rows,), -1, device=runner.device)
     return lay_out(
         trees=[StoredTree(tree, row, shape.nodes, shape) for row in range(count)],
         requests=range(count),
-        counts=[tree.rows] * count,
-        first_rows=range(0, rows, tree.rows),
+        counts=[rows] * count,
+        first_rows=range(0, count * rows, rows),
         prefix_lens=[0] * count,
-        logit_counts=[tree.rows] * count,
+        logit_counts=[rows] * count,
         linear_positions=torch.zeros_like(nowhere),
         linear_slots={group: nowhere for group, _ in runner.tree_layers},
     )
@@ -120,5 +122,9 @@ def _extend(runner: Any, step: TreeStep, batch: int) -> None:
     )
     hidden = drafter.vllm_config.speculative_config.draft_model_config.get_hidden_size()
     states = torch.zeros(rows.tokens.shape[0], hidden, dtype=runner.dtype, device=device)
-    metadata = TreeOnlyMetadata(drafter._accepted_rows(step, rows))
+    starts = np.arange(batch + 1) * (depth + 1)
+    extension = Extension.of(rows, starts, list(range(batch)))
+    trees = extension.trees(step)
+    assert trees is not None
+    metadata = TreeOnlyMetadata(drafter._accepted_rows(extension, trees))
     drafter.head(rows.tokens, rows.positions, states, metadata, rows.slots)
