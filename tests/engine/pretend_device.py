@@ -94,8 +94,14 @@ class DeviceTensor(torch.Tensor):
 class PretendDevice(TorchDispatchMode):
     """Makes factories honour `DEVICE`; active while an engine with device tensors runs."""
 
+    def __enter__(self) -> "PretendDevice":
+        # vLLM's CPU runner makes it a no-op, for want of a device.
+        self._pin_memory, torch.Tensor.pin_memory = torch.Tensor.pin_memory, _pin
+        return super().__enter__()
+
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        torch.Tensor.pin_memory = self._pin_memory
         _State.pinned.clear()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -105,8 +111,6 @@ class PretendDevice(TorchDispatchMode):
 def _dispatch(func: Any, args: tuple, kwargs: dict) -> Any:
     if func is _aten.is_pinned.default:
         return _is_pinned(args[0])
-    if func is _aten._pin_memory.default:
-        return _pin(args[0])
     flat, _ = tree_flatten((args, kwargs))
     tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
     on_device = any(isinstance(tensor, DeviceTensor) for tensor in tensors)
