@@ -18,7 +18,12 @@ BLOCK = 64
 @triton.jit(
     do_not_specialize=[
         "batch", "target_rows", "rows", "depth", "path_columns", "mask_count", "mask_token",
-    ]
+    ],
+    # They share one allocation: a batch of an odd number of rows would be compiled for anew.
+    do_not_specialize_on_alignment=[
+        "draft_tokens", "draft_positions", "draft_hidden_rows", "draft_slots", "draft_starts",
+        "sample_rows",
+    ],
 )  # fmt: skip
 def _draft_batch_kernel(
     input_ids,  # [N] int32 or int64
