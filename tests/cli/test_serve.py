@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from vllm_eagle_pangu.serving import command, needs
@@ -129,9 +130,11 @@ def test_serve_works_where_the_vllm_command_is_broken(nameless, serving, port):
             b"-m",
             b"vllm.entrypoints.openai.api_server",
         ]
+        others = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-        assert not server.group.alive()
+        _, left = psutil.wait_procs(others, timeout=60)
+        assert not left
 
 
 def test_a_head_is_needed(run_python):
