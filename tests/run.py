@@ -2,7 +2,8 @@
 """`python tests/run.py`: all tests, those that start engines in one process per file.
 
 What an engine leaves behind then meets no other file: vLLM keeps the environment variables that it
-has read and sets inductor's cache folder, and torch's thread state was once found changed.
+has read and sets inductor's cache folder, and torch's thread state was once found changed. Starting
+an engine keeps one core busy, so as many processes run as there are cores, up to four.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -23,6 +25,10 @@ INTERPRETED = [
     "tests/kernels/test_draft_ops.py",
 ]
 NO_TESTS = 5
+# An engine takes up to 4 GB.
+MOST_AT_ONCE = 4
+# Processes beside each other: a thread that waits for the others of its pool gives its core away.
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 
 @dataclass
@@ -57,13 +63,22 @@ def starts_engines(file: Path) -> bool:
 
 
 def run(part: Part, seed: int, folder: Path, report: Path) -> int:
-    """Pytest's exit status; what vLLM compiles is kept in `folder`, for this run alone."""
-    print(f"\npytest: {part}", flush=True)
-    caches = {"VLLM_CACHE_ROOT": folder / "vllm", "TORCHINDUCTOR_CACHE_DIR": folder / "inductor"}
-    environment = {name: str(path) for name, path in caches.items()} | os.environ | part.environment
+    """Pytest's exit status; what is compiled is kept in `folder`, for this run alone."""
+    caches = {
+        "VLLM_CACHE_ROOT": report.with_suffix(".cache"),
+        "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
+    }
+    defaults = PATIENT | {name: str(path) for name, path in caches.items()}
+    environment = defaults | os.environ | part.environment
     options = [f"--randomly-seed={seed}", f"--junit-xml={report}", "-o", "junit_family=xunit1"]
     command = [sys.executable, "-m", "pytest", *options, "-m", part.marker, *part.paths]
-    return subprocess.run(command, env=environment, check=False).returncode
+    said = report.with_suffix(".log")
+    with said.open("wb") as log:
+        code = subprocess.run(
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False
+        ).returncode
+    print(f"\npytest: {part}\n{said.read_text(errors='replace').rstrip()}", flush=True)
+    return code
 
 
 def outcomes(report: Path) -> tuple[Counter[str], list[str]]:
@@ -81,10 +96,12 @@ def outcomes(report: Path) -> tuple[Counter[str], list[str]]:
 def run_all(todo: list[Part], seed: int) -> int:
     """Every part, whatever failed before; all failures once more at the end."""
     began, counts, failed = time.monotonic(), Counter[str](), []
-    with tempfile.TemporaryDirectory() as folder:
-        for index, part in enumerate(todo):
-            report = Path(folder, f"{index}.xml")
-            code = run(part, seed, Path(folder), report)
+    at_once = min(len(os.sched_getaffinity(0)), MOST_AT_ONCE)
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(at_once) as pool:
+        folder = Path(name)
+        reports = [folder / f"{index}.xml" for index in range(len(todo))]
+        codes = pool.map(lambda part, report: run(part, seed, folder, report), todo, reports)
+        for part, report, code in zip(todo, reports, codes, strict=True):
             if report.exists():
                 ended, names = outcomes(report)
                 counts.update(ended)
@@ -107,7 +124,9 @@ def main() -> int:
         return run_all(parts(arguments.paths), arguments.seed)
     interpreted = parts(INTERPRETED, TRITON_INTERPRET="1")
     plain = [part for part in parts(["tests"]) if "triton_interpreted" not in part.paths[0]]
-    return run_all([*plain, *interpreted], arguments.seed)
+    # The longest first: what starts no engine.
+    todo = sorted([*plain, *interpreted], key=lambda part: part.marker == "engine")
+    return run_all(todo, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -48,11 +48,7 @@ def test_readmes_serve_command_answers_readmes_curl(serving, port):
         assert completion(commands["curl"], port)
         drafts, accepted = server.counters()
         assert accepted > 0 and drafts > 0
-        log = server.log
     assert server.group is None, "it was ended"
-    assert not log.exists() and f"--port {port}" in commands["eagle-pangu serve"].replace(
-        "8000", str(port)
-    )
 
 
 @fresh_only
