@@ -68,20 +68,23 @@ def pretended_amx(monkeypatch):
 
 @pytest.fixture
 def lines():
-    """What vLLM's loggers say at INFO, things said once in a process included."""
+    """What our CPU attention says at INFO, things said once in a process included.
+
+    By a filter: the first engine of a process configures vLLM's loggers anew, without handlers.
+    """
     import vllm.logger
 
     said = []
 
-    class Handler(logging.Handler):
-        def emit(self, record):
-            said.append((record.levelname, record.getMessage()))
+    def note(record):
+        said.append((record.levelname, record.getMessage()))
+        return True
 
-    handler = Handler(logging.INFO)
+    logger = logging.getLogger("vllm.vllm_eagle_pangu.engine.cpu_attention")
     vllm.logger._print_info_once.cache_clear()
-    logging.getLogger("vllm").addHandler(handler)
+    logger.addFilter(note)
     yield said
-    logging.getLogger("vllm").removeHandler(handler)
+    logger.removeFilter(note)
 
 
 def test_attention_without_amx_is_said_once_and_attends_trees(

@@ -40,10 +40,12 @@ def record(
     recording = Recording(depth)
     deadline = time.monotonic() + seconds
     length = tokens + depth
+    # Nothing is drafted behind a request's last two tokens.
+    asked = length + 2
     for start in range(0, len(prompts), BATCH_SIZE):
         with _grown_only(engine.runner, widths, depth) as (texts, growths):
             engine.generate(
-                prompts[start : start + BATCH_SIZE], temperature=temperature, max_tokens=length
+                prompts[start : start + BATCH_SIZE], temperature=temperature, max_tokens=asked
             )
         for request, text in texts.items():
             # vLLM's ids begin anew with every call in some versions.
