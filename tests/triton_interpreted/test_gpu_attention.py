@@ -41,7 +41,8 @@ def impl(request, monkeypatch):
     else:
         # Its constructor asks the driver which FlashAttention there is.
         made = object.__new__(made_of)
-        made.scale, made.scratch, made._pages = HEAD_SIZE**-0.5, None, None
+        made.scale, made.window = HEAD_SIZE**-0.5, None
+        made.scratch, made._pages = None, None
 
     def write(layer, key, value, cache, slots):
         for pages, rows in zip(split_cache(cache), (key, value), strict=True):
