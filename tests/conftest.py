@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that several test folders share: tiny checkpoints and an engine that runs them."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -68,6 +69,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextMana
             "max_logprobs": -1,
             "disable_log_stats": True,
         }
+        # vLLM collects garbage several times while it starts: half a second each with all that
+        # was imported.
+        gc.freeze()
         llm = LLM(model=str(folder), **settings | options)
         try:
             yield llm

@@ -68,6 +68,7 @@ def run(part: Part, seed: int, folder: Path, report: Path) -> int:
         "VLLM_CACHE_ROOT": report.with_suffix(".cache"),
         "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
     }
+    share_model_infos(caches["VLLM_CACHE_ROOT"], folder)
     defaults = PATIENT | {name: str(path) for name, path in caches.items()}
     environment = defaults | os.environ | part.environment
     options = [f"--randomly-seed={seed}", f"--junit-xml={report}", "-o", "junit_family=xunit1"]
@@ -79,6 +80,14 @@ def run(part: Part, seed: int, folder: Path, report: Path) -> int:
         ).returncode
     print(f"\npytest: {part}\n{said.read_text(errors='replace').rstrip()}", flush=True)
     return code
+
+
+def share_model_infos(cache: Path, folder: Path) -> None:
+    """What vLLM learns of a model class: it starts a Python of its own to learn it."""
+    infos = folder / "modelinfos"
+    infos.mkdir(exist_ok=True)
+    cache.mkdir()
+    (cache / infos.name).symlink_to(infos, target_is_directory=True)
 
 
 def outcomes(report: Path) -> tuple[Counter[str], list[str]]:

@@ -74,6 +74,9 @@ def _engine(target: Path | str, speculative: dict | None = None, **args) -> Iter
         enable_prefix_caching=False,
         disable_log_stats=False,
     )
+    # vLLM collects garbage several times while it starts: half a second each with all that
+    # was imported.
+    gc.freeze()
     llm = LLM(speculative_config=speculative, **{**defaults, **args})
     try:
         yield Engine(llm)
