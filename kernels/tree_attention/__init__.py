@@ -44,9 +44,10 @@ def tree_attention(
     block table, which may hold anything.
 
     `query`, `output: [N, H, K]`; `key`, `value: [X, Hk, K]`; `pages`: `[blocks, Hk, block_size,
-    K]`; `block_table: [T, P] int32`; `prefix_len`, `query_start`, `query_count`, `key_start`,
-    `key_count`, `prefix_start: [T] int32`; `visible: [T, Rq, Rk] bool`; `scale` multiplies the dot
-    products. `check` asserts shapes, dtypes and ranges first, which syncs with the device.
+    K]`, AMX tiles too but for Triton; `block_table: [T, P] int32`; `prefix_len`, `query_start`,
+    `query_count`, `key_start`, `key_count`, `prefix_start: [T] int32`; `visible: [T, Rq, Rk] bool`;
+    `scale` multiplies the dot products. `check` asserts shapes, dtypes and ranges first, which
+    syncs with the device.
 
     Raises:
         ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
@@ -71,9 +72,9 @@ def _check(
     block_table, prefix_len, query_start, query_count, key_start, key_count, visible = rows
     assert output.shape == query.shape, (output.shape, query.shape)
     assert key.shape == value.shape, (key.shape, value.shape)
-    assert pages.key.shape == pages.value.shape, (pages.key.shape, pages.value.shape)
-    blocks, kv_heads, block_size, head_size = pages.key.shape
-    assert key.shape[1:] == (kv_heads, head_size), (key.shape, pages.key.shape)
+    assert pages.in_amx_tiles or pages.key.shape == pages.value.shape, pages
+    blocks, kv_heads, block_size, head_size = pages.shape
+    assert key.shape[1:] == (kv_heads, head_size), (key.shape, pages.shape)
     assert query.shape[2] == head_size and query.shape[1] % kv_heads == 0, query.shape
     assert len({t.dtype for t in (query, key, value, pages.key, pages.value, output)}) == 1
 

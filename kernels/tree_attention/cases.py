@@ -18,8 +18,9 @@ class AttentionCase:
     the dense rows set aside per request (the drafter's level passes).
     `starts`: the first attended paged key of each request; None: no windows are given.
     `gap`: rows before, between and after the requests that belong to none of them.
-    `transposed_keys`: pages as vLLM's CPU backend packs them; `heads_in_slots`: as its GPU backends
-    do by default ([2, blocks, block_size, Hk, K]); neither: heads outside of slots.
+    `transposed_keys`: pages as vLLM's CPU backend packs them; `amx_tiles`: as it packs bfloat16 for
+    AMX, in blocks of a multiple of 32; `heads_in_slots`: as its GPU backends do by default
+    ([2, blocks, block_size, Hk, K]); none of them: heads outside of slots.
     """
 
     name: str
@@ -35,6 +36,7 @@ class AttentionCase:
     gap: int = 0
     transposed_keys: bool = True
     heads_in_slots: bool = False
+    amx_tiles: bool = False
     dtype: torch.dtype = torch.float32
 
 
@@ -109,6 +111,23 @@ EXTREMES = (
     verify_case("long_windows", (3000, 2500), (5, 9), starts=(1031, 100), block_size=128),
     verify_case("window_in_odd_blocks", (100, 41), (9, 9), starts=(38, 40), block_size=13),
     verify_case("sixteen_requests", tuple(range(0, 480, 30)), (1, 17) * 8, gap=1),
+)
+
+
+_AMX: dict[str, Any] = {"amx_tiles": True, "dtype": torch.bfloat16}
+AMX_CASES = (
+    verify_case("amx_empty_prefix", (0, 0), (7, 3), block_size=32, **_AMX),
+    verify_case("amx_odd_prefixes", (1, 33, 63, 127), (5, 1, 9, 3), block_size=32, **_AMX),
+    verify_case("amx_ends_of_tiles", (16, 32, 64, 160), (5,) * 4, block_size=96, gap=2, **_AMX),
+    verify_case("amx_long_prefix", (1000, 777), (33, 61), block_size=128, head_size=64, **_AMX),
+    verify_case("amx_widest_head", (140,), (17,), head_size=256, block_size=128, **_AMX),
+    level_case("amx_level", (300, 5, 0), 4, 3, 5, block_size=64, **_AMX),
+    verify_case("amx_windows", (100, 7, 163), (17, 9, 3), starts=(64, 6, 1), block_size=32, **_AMX),
+    verify_case("amx_one_key", (50, 33, 32), (5, 5, 5), starts=(49, 32, 31), block_size=32, **_AMX),
+    verify_case("amx_no_key", (50, 32, 0), (5, 5, 5), starts=(50, 32, 0), block_size=32, **_AMX),
+    verify_case(
+        "amx_long_windows", (3000, 2500), (5, 9), starts=(1031, 101), block_size=128, **_AMX
+    ),
 )
 
 
@@ -197,7 +216,7 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
         "query": query.to(device),
         "key": key.to(device),
         "value": value.to(device),
-        "pages": PagedKV(_kept_strides(pages.key, device), _kept_strides(pages.value, device)),
+        "pages": _in_amx_tiles(pages) if case.amx_tiles else _kept_strides(pages, device),
         "block_table": block_table.to(device),
         **{k: torch.tensor(v, dtype=torch.int32, device=device) for k, v in numbers.items()},
         "visible": visible.to(device),
@@ -288,7 +307,21 @@ def _pages(case: AttentionCase, generator: torch.Generator) -> tuple[PagedKV, to
     return PagedKV(key, value), block_table
 
 
-def _kept_strides(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
-    ).copy_(tensor)
+def _kept_strides(pages: PagedKV, device: str) -> PagedKV:
+    key, value = (
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device).copy_(x)
+        for x in (pages.key, pages.value)
+    )
+    return PagedKV(key, value)
+
+
+def _in_amx_tiles(pages: PagedKV) -> PagedKV:
+    """A copy, on the CPU, element by element by the formulas of `PagedKV.of_amx_tiles`."""
+    blocks, heads, size, width = pages.shape
+    cache = torch.full((blocks, heads, size, 2 * width), torch.nan, dtype=pages.key.dtype)
+    s, d = torch.arange(size)[:, None], torch.arange(width)[None]
+    memory = cache.view(blocks, heads, -1)
+    memory[..., (s // 16) * 16 * width + (d // 2) * 32 + (s % 16) * 2 + d % 2] = pages.key
+    value_at = (d // 16) * 16 * size + (s // 2) * 32 + (d % 16) * 2 + s % 2
+    memory[..., size * width + value_at] = pages.value
+    return PagedKV.of_amx_tiles(cache)

@@ -15,7 +15,8 @@ def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
     x = {name: inputs[name].to(dtype) for name in ("query", "key", "value")}
     output = inputs["output"].to(dtype)
     pages, visible, starts = inputs["pages"], inputs["visible"], inputs.get("prefix_start")
-    block_size, group = pages.key.shape[2], output.shape[1] // pages.key.shape[1]
+    paged = pages.read(slice(None))
+    block_size, group = pages.shape[2], output.shape[1] // pages.shape[1]
     for t in range(len(inputs["prefix_len"])):
         prefix, q0, queries, k0, keys = (
             int(inputs[name][t])
@@ -26,9 +27,7 @@ def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
         unseen = ~sees.any(dim=0)[:, None, None]
         slots = torch.arange(start, prefix, device=output.device)
         blocks = inputs["block_table"][t][slots // block_size].long()
-        past_key, past_value = (
-            past[blocks, :, slots % block_size].to(dtype) for past in (pages.key, pages.value)
-        )
+        past_key, past_value = (past[blocks, :, slots % block_size].to(dtype) for past in paged)
         k = torch.cat([past_key, x["key"][k0 : k0 + keys].masked_fill(unseen, 0)])
         v = torch.cat([past_value, x["value"][k0 : k0 + keys].masked_fill(unseen, 0)])
         k, v = (y.repeat_interleave(group, dim=1).transpose(0, 1) for y in (k, v))

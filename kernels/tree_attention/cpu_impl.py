@@ -16,7 +16,7 @@ import torch
 from vllm_eagle_pangu.kernels.native import load_native
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
-_CALL = struct.Struct("@14P5q2q2q2q2q4q4qq3qd")
+_CALL = struct.Struct("@14P6q2q2q2q2q4q4qq3qd")
 
 
 def tree_attention(
@@ -38,10 +38,10 @@ def tree_attention(
     """Writes the attention of every tree request's query rows into `output`.
 
     query, output: [N, H, K]; key, value: [X, Hk, K]; pages: [blocks, Hk, block_size, K] each, any
-    strides (fastest where slots, or the K elements, of `pages.key` are adjacent); all of one dtype:
-    float32, bfloat16 or float16, computed in float32. block_table: [T, P]; prefix_len, query_start,
-    query_count, key_start, key_count, prefix_start (None: zeros): [T]; all int32. visible:
-    [T, Rq, Rk] bool, any strides.
+    strides (fastest where slots, or the K elements, of `pages.key` are adjacent), or in AMX tiles;
+    all of one dtype: float32, bfloat16 or float16, computed in float32. block_table: [T, P];
+    prefix_len, query_start, query_count, key_start, key_count, prefix_start (None: zeros): [T]; all
+    int32. visible: [T, Rq, Rk] bool, any strides.
 
     Pages without a slot in prefix_start .. prefix_len are not read; slots outside of it, and dense
     rows that no query row sees, are never multiplied with anything. Indices are trusted. Raises
@@ -50,13 +50,14 @@ def tree_attention(
     T = prefix_len.shape[0]
     _, H, K = query.shape
     page_key, page_value = pages.key, pages.value
-    _, Hk, block_size, _ = page_key.shape
+    _, Hk, block_size, page_K = pages.shape
     query_stride, key_stride, value_stride = query.stride(), key.stride(), value.stride()
     output_stride, visible_stride = output.stride(), visible.stride()
     table_stride = block_table.stride()
-    assert H % Hk == 0 and key.shape[1:] == (Hk, K) and page_key.shape[3] == K
+    assert H % Hk == 0 and key.shape[1:] == (Hk, K) and page_K == K
     assert query.dtype == key.dtype == value.dtype == output.dtype == page_key.dtype
-    assert page_value.dtype == page_key.dtype and page_value.shape == page_key.shape
+    assert page_value.dtype == page_key.dtype
+    assert pages.in_amx_tiles or page_value.shape == page_key.shape
     assert output.shape == query.shape and value.shape == key.shape
     assert query_stride[2] == key_stride[2] == value_stride[2] == output_stride[2] == 1, (
         "the elements of a head must be adjacent in query, key, value and output"
@@ -89,12 +90,13 @@ def tree_attention(
         Hk,
         K,
         block_size,
+        pages.in_amx_tiles,
         *query_stride[:2],
         *key_stride[:2],
         *value_stride[:2],
         *output_stride[:2],
-        *page_key.stride(),
-        *page_value.stride(),
+        *page_key.stride()[:4],
+        *page_value.stride()[:4],
         table_stride[0],
         *visible_stride,
         scale,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Definition of tree_attention: gather, one softmax in float32, request by request."""
 
+from collections.abc import Iterator
+
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
@@ -39,9 +41,7 @@ def tree_attention(
         dense_value = value[dense].transpose(0, 1)
         # A row that nobody sees may hold anything, and 0 * NaN is NaN.
         dense_value = dense_value.masked_fill(~sees.any(dim=0)[:, None], 0)
-        past_key, past_value = (
-            _prefix(past, block_table[t], start, end) for past in (pages.key, pages.value)
-        )
+        past_key, past_value = _prefix(pages, block_table[t], start, end)
         k = torch.cat((past_key, key[dense].transpose(0, 1)), dim=1)
         v = torch.cat((past_value, dense_value), dim=1)
         sees = torch.cat((sees.new_ones(queries, end - start), sees), dim=1)
@@ -49,12 +49,15 @@ def tree_attention(
         output[rows] = _attend(query[rows], k, v, sees, scale).to(output.dtype)
 
 
-def _prefix(pages: torch.Tensor, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    """`[Hk, end - start, K]` of one request; `pages: [blocks, Hk, block_size, K]`."""
+def _prefix(
+    pages: PagedKV, block_table: torch.Tensor, start: int, end: int
+) -> Iterator[torch.Tensor]:
+    """Keys and values `[Hk, end - start, K]` of one request."""
     block_size = pages.shape[2]
     blocks = block_table[pages_of(start, end, block_size)].long()
-    slots = pages[blocks].transpose(0, 1).flatten(1, 2)
-    return slots[:, start % block_size :][:, : end - start]
+    for read in pages.read(blocks):
+        slots = read.transpose(0, 1).flatten(1, 2)
+        yield slots[:, start % block_size :][:, : end - start]
 
 
 def _attend(

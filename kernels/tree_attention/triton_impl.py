@@ -176,6 +176,7 @@ def _check(
     prefix_start: torch.Tensor | None,
 ) -> None:
     """What costs no wait for the device; the face checks the rest where asked."""
+    assert not pages.in_amx_tiles, "a CPU's pages in AMX tiles are read by C++ and the reference"
     _, Hk, _, K = pages.key.shape
     assert query.shape[1] % Hk == 0 and key.shape[1:] == (Hk, K) and query.shape[2] == K
     assert len({x.dtype for x in (query, key, value, pages.key, pages.value, output)}) == 1

@@ -31,7 +31,7 @@ def _pages(runner, request: int, length: int) -> list[torch.Tensor]:
     positions = torch.arange(length)
     committed = []
     for layer in _layers(runner):
-        views = layer.impl.pages(layer.kv_cache)
+        views = layer.impl.pages(layer, layer.kv_cache)
         block_size = views.key.shape[2]
         block, slot = block_table[positions // block_size].long(), positions % block_size
         committed.append(torch.stack([views.key[block, :, slot], views.value[block, :, slot]]))

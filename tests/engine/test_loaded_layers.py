@@ -7,10 +7,14 @@ import shutil
 
 import pytest
 import torch
+from vllm import _custom_ops as ops
 from vllm.v1.attention import selector
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.spec_decode.eagle import EagleProposer
+
+from vllm_eagle_pangu.engine.page_proof import NULL_BLOCK
+from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
 pytestmark = pytest.mark.engine
 
@@ -53,6 +57,8 @@ def test_a_head_on_vllm_s_own_attention_is_refused_at_load(
 @pytest.fixture
 def pretended_amx(monkeypatch):
     """vLLM computes its instruction set as on a machine with AMX; nothing else learns of it."""
+    if not torch.cpu._is_avx512_bf16_supported():
+        pytest.skip("vLLM's build that writes pages for AMX is the one for AVX512-BF16")
     build = CPUAttentionMetadataBuilder.__init__
     computed = []
 
@@ -87,10 +93,57 @@ def lines():
     logger.removeFilter(note)
 
 
-def test_attention_without_amx_is_said_once_and_attends_trees(
-    engine, tiny_pangu, tiny_head, tree_config_of, pretended_amx, lines
+@pytest.fixture
+def amx_op_on_vec(monkeypatch):
+    """vLLM's attention op for AMX, which needs such a CPU: its "vec" does it on unpacked pages.
+
+    Its op that writes pages needs none, so they lie as it packs them. Holds the sets asked for.
+    """
+    plan, attend = ops.cpu_attn_get_scheduler_metadata, ops.cpu_attention_with_kv_cache
+    asked = []
+
+    def plan_for_vec(*, isa, **call):
+        asked.append(isa)
+        return plan(**call, isa="vec")
+
+    def attend_unpacked(*, key_cache, value_cache, block_table, **call):
+        used, table = block_table.clamp(0, len(key_cache) - 1).unique(return_inverse=True)
+        shape = (len(used), *key_cache.shape[1:3], 2 * key_cache.shape[3])
+        packed = torch.cat((key_cache[used], value_cache[used]), dim=2).view(shape)
+        key, value = PagedKV.of_amx_tiles(packed).read(slice(None))
+        key = key.mT.reshape(key.shape)
+        key, value = torch.cat((key, value), dim=2).chunk(2, dim=2)
+        attend(**call, key_cache=key, value_cache=value, block_table=table.int())
+
+    monkeypatch.setattr(ops, "cpu_attn_get_scheduler_metadata", plan_for_vec)
+    monkeypatch.setattr(ops, "cpu_attention_with_kv_cache", attend_unpacked)
+    return asked
+
+
+def test_trees_are_decoded_on_pages_that_vllm_packs_for_amx(
+    engine, pair, heldout_prompts, tree_config_of, pretended_amx, amx_op_on_vec, lines, monkeypatch
+):
+    """Attention of all layers went without AMX. The same tokens as on pages of "vec"."""
+    config, outputs = tree_config_of(pair[1], SHAPE), []
+    prompts = [prompt for prompt in heldout_prompts if len(prompt) < 200][:3]
+    for isa in ("amx", "vec"):
+        with engine(pair[0], config, dtype="bfloat16", **SMALL) as trees:
+            layers = trees.runner.compilation_config.static_forward_context.values()
+            assert {layer.isa for layer in layers} == {isa}
+            assert not any(layer.kv_cache[NULL_BLOCK].any() for layer in layers)
+            outputs.append(trees.generate(prompts, max_tokens=48))
+        monkeypatch.undo()
+    assert pretended_amx and set(pretended_amx) == {"amx"} == set(amx_op_on_vec)
+    assert not [line for line in lines if "without AMX" in line[1]]
+    assert outputs[0] == outputs[1]
+
+
+def test_pages_that_do_not_read_as_written_for_amx_go_without_it_and_that_is_said_once(
+    engine, tiny_pangu, tiny_head, tree_config_of, pretended_amx, lines, monkeypatch
 ):
     """It was switched off for every layer, unsaid."""
+    of_amx_tiles = PagedKV.of_amx_tiles
+    monkeypatch.setattr(PagedKV, "of_amx_tiles", lambda cache: of_amx_tiles(cache.clone()))
     with engine(tiny_pangu, tree_config_of(tiny_head, SHAPE), dtype="bfloat16", **SMALL) as trees:
         assert pretended_amx and set(pretended_amx) == {"amx"}
         layers = trees.runner.compilation_config.static_forward_context.values()

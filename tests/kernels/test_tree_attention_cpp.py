@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
+    AMX_CASES,
     CASES,
     EXTREMES,
     AttentionCase,
@@ -54,6 +55,70 @@ def test_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> Non
         check(make_inputs(case, seed=draw.randint(0, 2**30)))
 
 
+@pytest.mark.parametrize("case", AMX_CASES, ids=lambda case: case.name)
+def test_amx_tiles_error_is_at_most_twice_that_of_torch(case: AttentionCase) -> None:
+    check(make_inputs(case))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_amx_tiles_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(8):
+        case = random_case(draw, (32, 64, 96, 128), (32, 64, 96, 128))
+        case = dataclasses.replace(case, amx_tiles=True, dtype=torch.bfloat16)
+        check(make_inputs(case, seed=draw.randint(0, 2**30)))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in AMX_CASES if case.starts is None],
+    ids=lambda case: case.name,
+)
+def test_amx_tiles_give_the_bits_of_strided_pages(case: AttentionCase) -> None:
+    inputs, strided = make_inputs(case), make_inputs(dataclasses.replace(case, amx_tiles=False))
+    assert inputs["pages"].in_amx_tiles and not strided["pages"].in_amx_tiles
+    tree_attention(**inputs)
+    tree_attention(**strided)
+    torch.testing.assert_close(inputs["output"], strided["output"], rtol=0, atol=0, equal_nan=True)
+
+
+def test_amx_tiles_before_a_window_and_outside_of_a_prefix_are_not_read() -> None:
+    """The block table says nothing there, and slots hold NaN."""
+    rows, starts = (5, 3, 5, 5), (4000, 33, 40, 63)
+    prefixes, amx = (5000, 90, 40, 64), {"amx_tiles": True, "dtype": torch.bfloat16}
+    case = verify_case("window", prefixes, rows, starts=starts, block_size=32, **amx)
+    inputs, expected = with_garbage_before_windows(make_inputs(case), case), make_inputs(case)
+    tree_attention(**inputs)
+    tree_attention(**expected)
+    assert torch.equal(inputs["output"], expected["output"])
+    assert not inputs["output"].isnan().any()
+
+
+@pytest.mark.skipif(
+    not torch.cpu._is_avx512_bf16_supported(), reason="as CPUs with AMX have AVX512-BF16"
+)
+@pytest.mark.parametrize("amx_tiles", (True, False))
+def test_probabilities_are_rounded_before_values_are_weighed(amx_tiles: bool) -> None:
+    """As vLLM's op for AMX does: two that bfloat16 does not tell apart cancel to 0."""
+    shape = {"heads": 1, "kv_heads": 1, "block_size": 32, "dtype": torch.bfloat16}
+    inputs = make_inputs(verify_case("rounded", (3,), (1,), amx_tiles=amx_tiles, **shape))
+    inputs["key_count"][:] = 0
+    inputs["query"][:] = 1
+    key, value = torch.zeros(2, 32, 32, dtype=torch.bfloat16)
+    # Relative to the first one's, 0.8756 and 0.8752: both are 0.875 in bfloat16.
+    key[1:3, 0] = -17 / 128
+    key[2, 1] = -(2.0**-11)
+    value[1], value[2] = 1, -1
+    pages = inputs["pages"]
+    block = int(inputs["block_table"][0, 0])
+    if amx_tiles:
+        key, value = key.unflatten(0, (-1, 16)), value.unflatten(0, (-1, 2))
+        key, value = key.unflatten(2, (-1, 2)), value.unflatten(2, (-1, 16))
+    pages.key[block, 0], pages.value[block, 0] = key, value
+    tree_attention(**inputs | {"scale": 1.0})
+    assert (inputs["output"] == 0).all()
+
+
 @pytest.mark.parametrize("count", (1, 2, 3, 4))
 def test_any_number_of_threads_splits_long_prefixes_and_merges_them(
     count: int, threads: Any
@@ -63,6 +128,8 @@ def test_any_number_of_threads_splits_long_prefixes_and_merges_them(
     check(make_inputs(verify_case("unequal", (3000, 0, 700), (9, 9, 33), heads=3, kv_heads=1)))
     case = verify_case("windows", (5000, 0, 3000), (9, 9, 3), starts=(2501, 0, 1), kv_heads=1)
     check(make_inputs(case))
+    amx: dict[str, Any] = {"amx_tiles": True, "dtype": torch.bfloat16}
+    check(make_inputs(verify_case("amx", (5000,), (17,), kv_heads=1, block_size=128, **amx)))
 
 
 def test_strides_of_every_kind_are_followed() -> None:
@@ -208,3 +275,33 @@ def test_reads_the_pages_that_vllm_writes(dtype: torch.dtype, block_size: int) -
     )  # fmt: skip
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype]
     torch.testing.assert_close(inputs["output"], theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.skipif(
+    not torch.cpu._is_avx512_bf16_supported(), reason="vLLM's build that knows AMX runs on these"
+)
+@pytest.mark.parametrize(("block_size", "head_size"), [(32, 32), (96, 64), (128, 128)])
+def test_reads_the_pages_that_vllm_writes_for_amx(block_size: int, head_size: int) -> None:
+    """Writing them takes no AMX."""
+    ops = pytest.importorskip("vllm._custom_ops")
+    case = verify_case(
+        "amx", (block_size + 7, 0, 3 * block_size), (9, 3, 5), heads=6, kv_heads=2,
+        block_size=block_size, head_size=head_size, dtype=torch.bfloat16, gap=1,
+    )  # fmt: skip
+    strided = make_inputs(case)
+    key, value = strided["pages"].read(slice(None))
+    blocks, kv_heads = key.shape[:2]
+    cache = torch.zeros(blocks, kv_heads, block_size, 2 * head_size, dtype=torch.bfloat16)
+    split = cache.view(blocks, kv_heads, 2 * block_size, head_size).chunk(2, dim=2)
+    rows = [x.transpose(1, 2).flatten(0, 1) for x in (key, value)]
+    ops.cpu_attn_reshape_and_cache(*rows, *split, torch.arange(blocks * block_size), "amx")
+
+    by_formula = make_inputs(dataclasses.replace(case, amx_tiles=True))["pages"]
+    pages = PagedKV.of_amx_tiles(cache)
+    for name in ("key", "value"):
+        written, expected = (getattr(x, name).view(torch.int16) for x in (pages, by_formula))
+        assert torch.equal(written, expected)
+    inputs = make_inputs(case) | {"pages": pages}
+    tree_attention(**inputs)
+    tree_attention(**strided)
+    torch.testing.assert_close(inputs["output"], strided["output"], rtol=0, atol=0, equal_nan=True)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from vllm_eagle_pangu.kernels.tree_attention import tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
+    AMX_CASES,
     CASES,
     level_case,
     make_inputs,
@@ -18,7 +19,8 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
 def attend_by_hand(inputs) -> torch.Tensor:
     """Row by row and head by head in float64: only what a row sees is ever read."""
     pages, output = inputs["pages"], inputs["output"].double()
-    block_size, group = pages.key.shape[2], inputs["query"].shape[1] // inputs["key"].shape[1]
+    block_size, group = pages.shape[2], inputs["query"].shape[1] // inputs["key"].shape[1]
+    page_keys, page_values = pages.read(slice(None))
     for t, prefix in enumerate(inputs["prefix_len"].tolist()):
         slots = torch.arange(
             int(inputs["prefix_start"][t]) if "prefix_start" in inputs else 0, prefix
@@ -30,8 +32,8 @@ def attend_by_hand(inputs) -> torch.Tensor:
             dense = int(inputs["key_start"][t]) + sees.nonzero()[:, 0]
             for h in range(inputs["query"].shape[1]):
                 paged = (blocks, h // group, slots % block_size)
-                keys = torch.cat((pages.key[paged], inputs["key"][dense, h // group]))
-                values = torch.cat((pages.value[paged], inputs["value"][dense, h // group]))
+                keys = torch.cat((page_keys[paged], inputs["key"][dense, h // group]))
+                values = torch.cat((page_values[paged], inputs["value"][dense, h // group]))
                 scores = keys.double() @ inputs["query"][row, h].double() * inputs["scale"]
                 # Of no keys at all the sum is 0.
                 output[row, h] = scores.softmax(dim=0) @ values.double()
@@ -50,7 +52,7 @@ def assert_is_by_hand(case, seed: int = 0) -> None:
     assert written == sum(case.queries)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *AMX_CASES], ids=lambda case: case.name)
 def test_cases_equal_attention_by_hand(case):
     assert_is_by_hand(case)
 

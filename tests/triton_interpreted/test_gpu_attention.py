@@ -78,8 +78,8 @@ def test_the_pages_are_proved_readable_at_start_up_and_left_as_they_were(impl, c
 def test_pages_in_another_layout_are_refused_by_name(impl, cache, monkeypatch):
     views = type(impl).page_views
 
-    def swapped(self, kv_cache):
-        pages = views(self, kv_cache)
+    def swapped(self, layer, kv_cache):
+        pages = views(self, layer, kv_cache)
         pages.key, pages.value = pages.value, pages.key
         return pages
 

@@ -41,14 +41,14 @@ class TreeAttentionMixin(AttentionImpl):
         self.scratch: LayerScratch | None = None
         self._pages: tuple[int, PagedKV] | None = None
 
-    def page_views(self, kv_cache: torch.Tensor) -> PagedKV:
-        """Key and value views `[blocks, Hk, block_size, K]` of one layer's cache tensor."""
+    def page_views(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
+        """Key and value views of `layer`'s cache tensor, or of another one laid out as it is."""
         raise NotImplementedError
 
-    def pages(self, kv_cache: torch.Tensor) -> PagedKV:
+    def pages(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
         """`page_views`, made once per cache tensor."""
         if self._pages is None or self._pages[0] != kv_cache.data_ptr():
-            self._pages = (kv_cache.data_ptr(), self.page_views(kv_cache))
+            self._pages = (kv_cache.data_ptr(), self.page_views(layer, kv_cache))
         return self._pages[1]
 
     def forget_pages(self) -> None:
@@ -91,7 +91,7 @@ class TreeAttentionMixin(AttentionImpl):
                 query,
                 key,
                 value,
-                self.pages(kv_cache),
+                self.pages(layer, kv_cache),
                 rows.block_table,
                 rows.prefix_len,
                 rows.query_start,

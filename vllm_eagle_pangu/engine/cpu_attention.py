@@ -14,18 +14,20 @@ from vllm.v1.attention.backends.cpu_attn import (
 )
 
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
+from vllm_eagle_pangu.engine.page_proof import readable_pages
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
 # Of vLLM's own loggers, which are the ones that a server shows.
 _logger = init_logger(f"vllm.{__name__}")
 _WITHOUT_AMX = (
-    "eagle_pangu: attention runs without AMX here, since tree rows cannot read KV pages that are "
-    "packed for it. Prefills and rows without a tree are attended on AVX-512 too, which is slower "
-    "in bfloat16 and rounds differently; linear layers keep AMX."
+    "eagle_pangu: attention runs without AMX here, since tree rows cannot read KV pages as vLLM "
+    "packs them for it. Prefills and rows without a tree are attended on AVX-512 too, which is "
+    "slower in bfloat16 and rounds differently; linear layers keep AMX."
 )
 
-# The layout of vLLM's "vec" instruction set: K transposed inside a block, V row-major.
-TREE_ISA = "vec"
+# vLLM's instruction sets with pages of their own: K and V in AMX tiles; K transposed inside a
+# block, V row-major.
+AMX, VEC = "amx", "vec"
 
 
 class TreeCPUAttentionMetadataBuilder(TreeBuilderMixin, CPUAttentionMetadataBuilder):
@@ -35,25 +37,34 @@ class TreeCPUAttentionMetadataBuilder(TreeBuilderMixin, CPUAttentionMetadataBuil
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        if self.isa == "amx":
-            # AMX packs K and V into tiles that only its own op can read: docs/kernels.md.
-            self.isa = TREE_ISA
-            _logger.info_once(_WITHOUT_AMX)
-        layers = get_layers_from_vllm_config(vllm_config, Attention, layer_names)
-        for layer in layers.values():
+        layers = get_layers_from_vllm_config(vllm_config, Attention, layer_names).values()
+        for layer in layers:
             layer.isa = self.isa
+        if self.isa == AMX and not all(map(self._reads_trial_of, layers)):
+            self.isa = VEC
+            for layer in layers:
+                layer.isa = self.isa
+            _logger.info_once(_WITHOUT_AMX)
+
+    def _reads_trial_of(self, layer: Attention) -> bool:
+        """Whether tree attention reads a block that `layer` writes."""
+        size = (1, layer.num_kv_heads, self.kv_cache_spec.block_size, 2 * layer.head_size)
+        return readable_pages(layer, torch.zeros(size, dtype=layer.kv_cache_torch_dtype))
 
 
 class TreeCPUAttentionImpl(TreeAttentionMixin, CPUAttentionBackendImpl):
     """vLLM's CPU attention with tree rows."""
 
-    def page_views(self, kv_cache: torch.Tensor) -> PagedKV:
+    def page_views(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
         """Views of `kv_cache: [blocks, Hk, block_size, 2K]`.
 
-        It holds, per block and head, `K * block_size` key elements (element d of slot s at
-        `d * block_size + s`) and then as many value elements (row-major). Source:
-        vllm/v1/attention/backends/cpu_attn.py and csrc/cpu/cpu_attn_vec.hpp.
+        Where vLLM has AMX for `layer`: `PagedKV.of_amx_tiles`. Else it holds, per block and head,
+        `K * block_size` key elements (element d of slot s at `d * block_size + s`) and then as many
+        value elements (row-major). Source: vllm/v1/attention/backends/cpu_attn.py and
+        csrc/cpu/cpu_attn_vec.hpp.
         """
+        if layer.isa == AMX:
+            return PagedKV.of_amx_tiles(kv_cache)
         blocks, heads, block_size, width = kv_cache.shape
         head_size = width // 2
         assert kv_cache.stride(2) == width and kv_cache.stride(3) == 1, kv_cache.stride()

@@ -25,7 +25,7 @@ class TreeFlashAttentionMetadataBuilder(TreeBuilderMixin, FlashAttentionMetadata
 class TreeFlashAttentionImpl(TreeAttentionMixin, FlashAttentionImpl):
     """vLLM's FlashAttention with tree rows."""
 
-    def page_views(self, kv_cache: torch.Tensor) -> PagedKV:
+    def page_views(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
         """See `strided_page_views`."""
         return strided_page_views(kv_cache)
 

@@ -163,7 +163,7 @@ class TreeRunnerMixin(GPUModelRunner):
             group: kv_commit.CommitLayers.by_layout(
                 keys=[layer.impl.scratch.key for layer in layers],
                 values=[layer.impl.scratch.value for layer in layers],
-                pages=[layer.impl.pages(layer.kv_cache) for layer in layers],
+                pages=[layer.impl.pages(layer, layer.kv_cache) for layer in layers],
             )
             for group, layers in groups.items()
         }

@@ -9,6 +9,7 @@
 #include <new>
 #include <type_traits>
 
+#include "amx_tiles.h"
 #include "call.h"
 #include "gemm.h"
 #include "key_tile.h"
@@ -137,7 +138,10 @@ class Attend {
     std::fill(state_.sum, state_.sum + m_ * kLanes, 0.f);
     std::fill(state_.max, state_.max + m_, kFirstMax);
     std::fill(state_.acc, state_.acc + m_ * v_row_, 0.f);
-    attend_pages();
+    if (call_.amx_tiles)
+      attend_amx_tiles();
+    else
+      attend_pages();
     if (item_.dense) attend_dense();
     if (!item_.partial) write_output();
   }
@@ -236,6 +240,34 @@ class Attend {
       if (ks[2] != 1) pack_keys_by_row(keys, count, ks[3], call_.head_size, key_tile_);
       pack_values(values, count, vs[3], call_.head_size, v_row_, value_tile_);
       attend_tile(key_tile_, kTile, value_tile_, v_row_, count, mask, 0);
+    }
+  }
+
+  // A tile of 16 slots is copied whole, so the first may begin before a window: hidden columns.
+  void attend_amx_tiles() {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (item_.first_key == item_.last_key) return;
+      const int64_t *ks = call_.page_key_stride, *vs = call_.page_value_stride;
+      const int32_t* table = call_.block_table + item_.t * call_.block_table_stride;
+      const T* key_base = static_cast<const T*>(call_.page_key) + item_.kv_head * ks[1];
+      const T* value_base = static_cast<const T*>(call_.page_value) + item_.kv_head * vs[1];
+      int64_t start = item_.first_key / kAmxRow * kAmxRow;
+      for (int64_t end; start < item_.last_key; start = end) {
+        end = std::min(item_.last_key, start / kTile * kTile + kTile);
+        int64_t count = end - start, hidden = std::max<int64_t>(0, item_.first_key - start);
+        for (int64_t c = 0; c < kTile; c++) mask_[c] = -(hidden <= c && c < count);
+        const int32_t* mask = hidden || count % kLanes ? mask_ : nullptr;
+        for (int64_t c = 0, n; c < count; c += n) {
+          int64_t slot = (start + c) % call_.block_size;
+          int64_t block = table[(start + c) / call_.block_size];
+          n = std::min(count - c, call_.block_size - slot);
+          unpack_amx_keys(key_base + block * ks[0], slot, n, call_.head_size, key_tile_ + c);
+          unpack_amx_values(value_base + block * vs[0], call_.block_size, slot, n,
+                            std::max<int64_t>(0, hidden - c), call_.head_size,
+                            value_tile_ + c / kElements<Factor> * v_row_, v_row_);
+        }
+        attend_tile(key_tile_, kTile, value_tile_, v_row_, count, mask, 0);
+      }
     }
   }
 

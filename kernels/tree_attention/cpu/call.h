@@ -17,6 +17,7 @@ struct Call {
   const int32_t *prefix_len, *query_start, *query_count, *key_start, *key_count;  // [T]
   const uint8_t* visible;                   // [T, Rq, Rk]
   int64_t requests, heads, kv_heads, head_size, block_size;
+  int64_t amx_tiles;  // whether pages are packed as in amx_tiles.h: strides of block and head only
   int64_t query_stride[2], key_stride[2], value_stride[2], output_stride[2];
   int64_t page_key_stride[4], page_value_stride[4];
   int64_t block_table_stride;
