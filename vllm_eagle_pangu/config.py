@@ -100,10 +100,10 @@ class TreeConfig:
         return TreeShape(self.tree_width, depth, self.num_speculative_tokens)
 
     def policy(self) -> "TreePolicy":
-        """The object that chooses each step's shape."""
-        from vllm_eagle_pangu.core.policy import FixedShapePolicy
+        """The object that chooses each tree's shape."""
+        from vllm_eagle_pangu.core.policy import FixedShape
 
-        return FixedShapePolicy(self.shape())
+        return FixedShape(self.shape())
 
     def trace(self) -> "TraceConfig | None":
         """Where and how much to trace; None without traces."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.indices import causal
-from vllm_eagle_pangu.engine.tree_rows import ChainRows, LevelRows
+from vllm_eagle_pangu.step.rows import ChainRows, LevelRows
 
 WIDTH, DEPTH = 2, 4
 PREFIXES = [0, 1, 5, 40]

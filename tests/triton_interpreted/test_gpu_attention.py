@@ -9,8 +9,8 @@ import torch
 
 from vllm_eagle_pangu.compat import vllm_0_32
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
-from vllm_eagle_pangu.engine.tree_rows import LayerScratch, VerifyRows
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
+from vllm_eagle_pangu.step.rows import LayerScratch, VerifyRows
 
 HEADS, KV_HEADS, HEAD_SIZE, BLOCKS, PAGE = 4, 2, 64, 12, 16
 

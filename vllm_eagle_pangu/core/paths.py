@@ -32,6 +32,14 @@ class AcceptedPaths:
     length: torch.Tensor
     output: torch.Tensor
 
+    @classmethod
+    def of_roots(cls, drawn: torch.Tensor, depth: int) -> "AcceptedPaths":
+        """Nothing accepted: each of B requests emits `drawn: [B] int64`. `depth`: D."""
+        rows = torch.zeros(drawn.shape[0], depth + 1, dtype=torch.long, device=drawn.device)
+        output = torch.full_like(rows, -1)
+        output[:, 0] = drawn
+        return cls(rows, torch.zeros_like(drawn), output)
+
     def check(self, tree: "TreeBatch", draws: torch.Tensor) -> None:
         """Assert that these are paths of `tree` along `draws: [B, R] int64`; syncs with the device.
 

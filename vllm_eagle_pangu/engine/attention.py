@@ -5,12 +5,13 @@ Rows of requests that carry a tree are attended by `kernels.tree_attention`; eve
 through vLLM's own op unchanged.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vllm_eagle_pangu.engine.tree_rows import LayerScratch, TreeRows
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
+from vllm_eagle_pangu.step.rows import LayerScratch, TreeRows
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import AttentionImpl, AttentionMetadataBuilder
@@ -39,6 +40,8 @@ class TreeAttentionMixin(AttentionImpl):
         refuse_unsupported_scores(self)
         self.window = _window(self)
         self.scratch: LayerScratch | None = None
+        # The runner binds the one that the engine chose.
+        self.attend: Callable[..., None] = tree_attention
         self._pages: tuple[int, PagedKV] | None = None
 
     def page_views(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
@@ -87,7 +90,7 @@ class TreeAttentionMixin(AttentionImpl):
             key, value = rows.store(self.scratch, key, value)
             if self.window is not None:
                 rows = rows.within(self.window)
-            tree_attention(
+            self.attend(
                 query,
                 key,
                 value,
@@ -102,7 +105,6 @@ class TreeAttentionMixin(AttentionImpl):
                 self.scale,
                 output,
                 prefix_start=rows.prefix_start,
-                implementation=rows.implementation,
             )
         return output
 

@@ -12,7 +12,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
 
-from vllm_eagle_pangu.engine.uploads import upload
+from vllm_eagle_pangu.core.uploads import upload
 
 _PENALTIES = ("frequency_penalties", "presence_penalties", "repetition_penalties")
 

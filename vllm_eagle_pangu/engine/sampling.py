@@ -10,8 +10,8 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.sampler import Sampler
 
 from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
-from vllm_eagle_pangu.engine.uploads import upload
 
 # Rows x vocabulary from which on greedy draws on CPU follow the walk: a level costs about 0.2 ms
 # of calls, a million logits about 1 ms, and the walk reads one row of a tree per level.
@@ -99,7 +99,7 @@ def draw(
     sampler: Sampler,
     logits: torch.Tensor,  # [R, V], the rows of a request together: root, then its nodes
     params: RequestSampling,
-    counts: list[int],  # rows per request
+    counts: Sequence[int],  # rows per request
     links: Callable[[], Mapping[int, TreeLinks]],  # by request; those without have one row
     most_rows: int,  # of one call of the sampler; at least one per request
 ) -> Draws:
@@ -119,7 +119,7 @@ def draw(
     return _gathered(calls, logits)
 
 
-def _walkers(params: RequestSampling, counts: list[int], logits: torch.Tensor) -> list[int]:
+def _walkers(params: RequestSampling, counts: Sequence[int], logits: torch.Tensor) -> list[int]:
     """The requests that are drawn along their walks."""
     requests = range(len(counts))
     following = [request for request in requests if params.follows_path(request)]

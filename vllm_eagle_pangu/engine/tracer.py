@@ -1,78 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of a runner: its stages timed, its steps written, its failures dumped.
-
-Everything here wraps methods of one runner when traces are asked for; without them nothing is
-wrapped. The stages of a step do not overlap: a method that calls another one gives its time away.
-"""
+"""Traces of a runner: its steps written with the times of their stages, its failures dumped."""
 
 import dataclasses
 import time
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.engine.tree_step import NO_DRAFT, TreeStep
+from vllm_eagle_pangu.step.accept import Accepted
+from vllm_eagle_pangu.step.commit import Committed
+from vllm_eagle_pangu.step.place import Placed
+from vllm_eagle_pangu.step.stages import Observer
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.dump import CacheState, FailedStep
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 
-# Methods of the runner, and the stage whose time each is. What no stage claims is `other_us`; what
-# lies between two steps (scheduler, output, and waiting for requests) is `between_us`.
-STAGES = {
-    "_prepare_inputs": "prepare_us",
-    "_place_trees": "place_us",
-    "_write_tree_rows": "place_us",
-    "_build_attention_metadata": "prepare_us",
-    "_attach_trees": "place_us",
-    "_model_forward": "verify_us",
-    "_sample": "accept_us",
-    "_commit": "commit_us",
-    "propose_draft_token_ids": "draft_us",
-}
-DRAW, LOGITS = "draw_us", "verify_us"
+# Traces name both halves of drafting together.
+_NAMES: dict[str, str] = {"extend": "draft_us", "grow": "draft_us"}
 
 
-class StageClock:
-    """Microseconds by stage since `restart`; stages nest, inner time counts for the inner one."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, float] = {}
-        self._stack: list[tuple[str, float]] = []
-
-    def restart(self) -> None:
-        """Forget the last step, also where it failed inside of a stage."""
-        self.times = {}
-        self._stack.clear()
-
-    def enter(self, stage: str) -> None:
-        now = time.perf_counter()
-        self._charge(now)
-        self._stack.append((stage, now))
-
-    def leave(self) -> None:
-        now = time.perf_counter()
-        self._charge(now)
-        self._stack.pop()
-        if self._stack:
-            self._stack[-1] = (self._stack[-1][0], now)
-
-    def _charge(self, now: float) -> None:
-        if self._stack:
-            stage, since = self._stack[-1]
-            self.times[stage] = self.times.get(stage, 0.0) + (now - since) * 1e6
-
-
-class StepTracer:
-    """The traces of one runner; made, it wraps the methods that they are about."""
+class StepTracer(Observer):
+    """The traces of one runner, which it is told of as the first of its observers."""
 
     def __init__(self, runner: Any, config: TraceConfig) -> None:
         self.runner = runner
-        self.clock = StageClock()
         self.steps = 0
-        self.step: TreeStep | None = None
-        self._scheduled: dict[str, list[int]] = {}
+        self._placed: Placed | None = None
+        self._accepted: Accepted | None = None
+        self._committed = Committed({})
         self._ended_at = time.perf_counter()
         self.writer = TraceWriter(
             config,
@@ -80,17 +36,6 @@ class StepTracer:
             seed=runner.model_config.seed,
             device=runner.device.type,
         )
-        for method, stage in STAGES.items():
-            self._time(runner, method, stage)
-        self._time(runner.sampler, "forward", DRAW)
-        for method, around in {
-            "_update_states": self._around_update_states,
-            "_sample": self._around_sample,
-            "execute_model": self._around_execute_model,
-            "sample_tokens": self._around_sample_tokens,
-            "load_model": self._around_load_model,
-        }.items():
-            setattr(runner, method, around(getattr(runner, method)))
 
     def close(self) -> None:
         """Write the ends of requests that no further step would report, and end the run."""
@@ -98,96 +43,54 @@ class StepTracer:
             self._request_ended(req_id)
         self.writer.close()
 
-    def _time(self, owner: Any, method: str, stage: str) -> None:
-        original, clock = getattr(owner, method), self.clock
+    def began(self, started: Sequence[str], finished: Sequence[str]) -> None:
+        """See `Observer`. The runner still knows the requests that have finished."""
+        self._placed = self._accepted = None
+        self._committed = Committed({})
+        for req_id in finished:
+            self._request_ended(req_id)
+        for req_id in started:
+            self.writer.request_started(req_id)
 
-        @wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            clock.enter(stage)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                clock.leave()
+    def found(self, result: Any) -> None:
+        """See `Observer`."""
+        if isinstance(result, Placed):
+            self._placed = result
+        elif isinstance(result, Accepted):
+            self._accepted = result
+        elif isinstance(result, Committed):
+            self._committed = result
 
-        setattr(owner, method, timed)
+    def ended(self) -> None:
+        """See `Observer`."""
+        self._ended_at = time.perf_counter()
+        accepted = self._accepted
+        if accepted is not None and accepted.trees is not None:
+            self._write(accepted)
+        self.steps += 1
 
-    def _around_load_model(self, original: Callable) -> Callable:
-        @wraps(original)
-        def load_model(*args: Any, **kwargs: Any) -> Any:
-            loaded = original(*args, **kwargs)
-            self._time(self.runner.model, "compute_logits", LOGITS)
-            return loaded
+    def failed(self, error: Exception) -> None:
+        """See `Observer`: leaves a dump."""
+        self.writer.dump(error, self._failed())
 
-        return load_model
-
-    def _around_update_states(self, original: Callable) -> Callable:
-        @wraps(original)
-        def update_states(scheduler_output: Any) -> Any:
-            for req_id in scheduler_output.finished_req_ids:
-                self._request_ended(req_id)
-            for new in scheduler_output.scheduled_new_reqs:
-                self.writer.request_started(new.req_id)
-            self._scheduled = scheduler_output.scheduled_spec_decode_tokens
-            return original(scheduler_output)
-
-        return update_states
-
-    def _around_sample(self, original: Callable) -> Callable:
-        """Drafting lets go of the step: it is kept here till the drafting's time is known."""
-
-        @wraps(original)
-        def sample(*args: Any, **kwargs: Any) -> Any:
-            self.step = self.runner.tree_step
-            return original(*args, **kwargs)
-
-        return sample
-
-    def _around_execute_model(self, original: Callable) -> Callable:
-        @wraps(original)
-        def execute_model(*args: Any, **kwargs: Any) -> Any:
-            self.step = None
-            self.clock.restart()
-            self.clock.times["between_us"] = (time.perf_counter() - self._ended_at) * 1e6
-            return self._watched(original, *args, **kwargs)
-
-        return execute_model
-
-    def _around_sample_tokens(self, original: Callable) -> Callable:
-        @wraps(original)
-        def sample_tokens(*args: Any, **kwargs: Any) -> Any:
-            output = self._watched(original, *args, **kwargs)
-            self._ended_at = time.perf_counter()
-            if self.step is not None:
-                self._write(self.step)
-            self.steps += 1
-            return output
-
-        return sample_tokens
-
-    def _watched(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Time under no other stage's name, and a dump if it fails."""
-        self.clock.enter("other_us")
-        try:
-            result = original(*args, **kwargs)
-        except Exception as error:
-            self.writer.dump(error, self._failed(self.step or self.runner.tree_step))
-            raise
-        self.clock.leave()
-        return result
-
-    def _write(self, step: TreeStep) -> None:
-        assert step.paths is not None
-        batch = self.runner.input_batch
-        times = self.clock.times
+    def _write(self, accepted: Accepted) -> None:
+        placed, paths = accepted.placed.trees, accepted.trees
+        assert placed is not None and paths is not None
+        times: dict[str, float] = {}
+        for stage, seconds in self.runner.stages.times.items():
+            name = _NAMES.get(stage, f"{stage}_us")
+            times[name] = times.get(name, 0.0) + 1e6 * seconds
         times["step_us"] = sum(v for k, v in times.items() if k != "between_us")
+        view = accepted.placed.view
+        requests = [view.requests[tree.request] for tree in placed.scheduled]
         self.writer.step(
             self.steps,
-            [batch.req_ids[request] for request in step.host_requests],
-            _on_host(step.tree),
-            _on_host(step.paths),
-            step.host_prefix_lens,
-            step.shapes,
-            batch.num_reqs,
+            [request.id for request in requests],
+            _on_host(placed.tree),
+            _on_host(paths.paths),
+            [request.committed for request in requests],
+            [tree.pending.shape for tree in placed.scheduled],
+            view.batch_size,
             times,
         )
 
@@ -198,43 +101,44 @@ class StepTracer:
             outputs = len(state.output_token_ids)
             self.writer.request_ended(req_id, state.num_prompt_tokens, outputs, self._ended_at)
 
-    def _failed(self, step: TreeStep | None) -> FailedStep:
+    def _failed(self) -> FailedStep:
         """What is known of a step that failed."""
-        if step is None:
+        trees = None if self._placed is None else self._placed.trees
+        if self._placed is None or trees is None:
             return FailedStep(step=self.steps)
-        runner = self.runner
-        ids = [runner.input_batch.req_ids[request] for request in step.host_requests]
-        states = [runner.requests[req_id] for req_id in ids]
+        requests = [self._placed.view.requests[tree.request] for tree in trees.scheduled]
+        states = [self.runner.requests[request.id] for request in requests]
         params = [state.sampling_params for state in states]
+        accepted = None if self._accepted is None else self._accepted.trees
         return FailedStep(
-            requests=ids,
+            requests=[request.id for request in requests],
             step=self.steps,
             prompt_token_ids=[state.prompt_token_ids for state in states],
             output_token_ids=[list(state.output_token_ids) for state in states],
-            scheduled_token_ids=[
-                [token for token in self._scheduled.get(req_id, []) if token != NO_DRAFT]
-                for req_id in ids
-            ],
-            prefix_len=step.host_prefix_lens,
-            counts=[nodes + 1 for nodes in step.host_nodes],
+            scheduled_token_ids=[list(tree.tokens) for tree in trees.scheduled],
+            prefix_len=[request.committed for request in requests],
+            counts=[nodes + 1 for nodes in trees.nodes],
             greedy=[p.temperature == 0 and _draws_as_given(p) for p in params],
-            tree=_on_host(step.tree),
-            draws=None if step.draws is None else step.draws.cpu(),
-            paths=None if step.paths is None else _on_host(step.paths),
-            caches=[self._cache(step, group) for group in {g for g, _ in runner.tree_layers}],
+            tree=_on_host(trees.tree),
+            draws=None if accepted is None else accepted.draws.cpu(),
+            paths=None if accepted is None else _on_host(accepted.paths),
+            caches=[self._cache(self._placed, group) for group in self._placed.view.slots],
         )
 
-    def _cache(self, step: TreeStep, group: int) -> CacheState:
-        table = self.runner.input_batch.block_table[group]
-        committed = step.commit_slots.get(group)
+    def _cache(self, placed: Placed, group: int) -> CacheState:
+        trees, table = placed.trees, self.runner.input_batch.block_table[group]
+        assert trees is not None
+        committed = self._committed.slots.get(group)
         return CacheState(
             group=group,
             block_size=table.block_size,
             block_ids=[
-                table.block_table.np[request, : table.num_blocks_per_row[request]].tolist()
-                for request in step.host_requests
+                table.block_table.np[
+                    tree.request, : table.num_blocks_per_row[tree.request]
+                ].tolist()
+                for tree in trees.scheduled
             ],
-            linear_slots=step.slots_by_position(group).cpu(),
+            linear_slots=trees.slots_by_position(placed.view.slots[group]).cpu(),
             commit_slots=None if committed is None else committed.cpu(),
         )
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.core.indices import index_range
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.engine.drafter import TreeDrafter, TreeOnlyMetadata
-from vllm_eagle_pangu.engine.extension import Extension
-from vllm_eagle_pangu.engine.tree_rows import TreeRows
-from vllm_eagle_pangu.engine.tree_step import StoredTree, TreeStep, lay_out
-from vllm_eagle_pangu.kernels.draft_batch import draft_batch
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.step.accept import accept
+from vllm_eagle_pangu.step.commit import commit
+from vllm_eagle_pangu.step.extend import Extended, extension_of
+from vllm_eagle_pangu.step.grow import grow_shape
+from vllm_eagle_pangu.step.head import Limits
+from vllm_eagle_pangu.step.place import PendingTree, Placed, ScheduledTree, place
+from vllm_eagle_pangu.step.rows import TreeRows
+from vllm_eagle_pangu.step.verify import verify_rows
+from vllm_eagle_pangu.step.view import BatchView
 
 
 @dataclass
@@ -38,17 +38,31 @@ def warm_up(runner: Any) -> None:
 
     `runner`: a tree runner whose KV cache is there. No page changes, and no request is known to it.
     """
-    if "triton" not in (runner.implementation, runner.attention):
+    ops = runner.ops
+    if "triton" not in (ops.implementation, ops.attention):
         return
+    head, shape = runner.draft_head, runner.tree_config.shape()
+    limits: Limits = runner.limits
     for batch in batch_sizes(runner.max_num_reqs):
-        shape = runner.tree_policy.shape(batch)
-        step = _placed(runner, _grown(runner.tree_drafter, shape, batch), shape)
-        _verify(runner, step)
-        draws = torch.zeros_like(step.tree.tokens)
-        depth = runner.tree_config.shape().depth
-        paths = tree_accept(step.tree, draws, depth, implementation=runner.implementation)
-        runner._commit(step, paths)
-        _extend(runner, step, batch)
+        trees = grow_shape(_extended(runner, batch), shape, head, limits, ops)
+        # As many rows each as one step has room for.
+        rows = min(trees.rows, runner.max_num_tokens // batch)
+        tokens = [0] * (rows - 1)
+        pending = [PendingTree(trees, row, shape.nodes, shape) for row in range(batch)]
+        scheduled = [ScheduledTree(i, tokens, tree) for i, tree in enumerate(pending)]
+        placed = place(_view(runner, batch, rows), scheduled)
+        _verify(runner, placed)
+        drawn = torch.zeros(batch * rows, dtype=torch.long, device=runner.device)
+        accepted = accept(placed, drawn, limits.depth, ops)
+        commit(accepted, runner.pages, ops)
+        extension = extension_of(accepted, list(range(batch)), head.group, limits, ops)
+        head.run(
+            extension.rows.tokens,
+            extension.rows.positions,
+            _states(runner, extension.rows.tokens.shape[0]),
+            head.extend_metadata(extension, None),
+            extension.rows.slots,
+        )
 
 
 def batch_sizes(most: int) -> Iterator[int]:
@@ -60,40 +74,44 @@ def batch_sizes(most: int) -> Iterator[int]:
     yield most
 
 
-def _grown(drafter: TreeDrafter, shape: TreeShape, batch: int) -> TreeBatch:
-    device = drafter.runner.device
-    requests = torch.arange(batch, device=device)
-    zeros = torch.zeros_like(requests)
-    hidden = drafter.vllm_config.speculative_config.draft_model_config.get_hidden_size()
-    state = torch.zeros(batch, hidden, dtype=drafter.runner.dtype, device=device)
-    return drafter._grow(
-        shape, requests, root_tokens=zeros, prefix_len=zeros, last=state, state=state
+def _states(runner: Any, rows: int) -> torch.Tensor:
+    """`[rows, H]` of the head."""
+    return torch.zeros(
+        rows, runner.draft_head.hidden_size, dtype=runner.dtype, device=runner.device
     )
 
 
-def _placed(runner: Any, tree: TreeBatch, shape: TreeShape) -> TreeStep:
-    """The trees alone in their batch, cut to as many rows each as one step has room for."""
-    count = tree.batch_size
-    rows = min(tree.rows, runner.max_num_tokens // count)
-    nowhere = torch.full((count * rows,), -1, device=runner.device)
-    return lay_out(
-        trees=[StoredTree(tree, row, shape.nodes, shape) for row in range(count)],
-        requests=range(count),
-        counts=[rows] * count,
-        first_rows=range(0, count * rows, rows),
-        prefix_lens=[0] * count,
-        logit_counts=[rows] * count,
-        linear_positions=torch.zeros_like(nowhere),
-        linear_slots={group: nowhere for group, _ in runner.tree_layers},
+def _extended(runner: Any, batch: int) -> Extended:
+    """Requests without a prefix."""
+    zeros = torch.zeros(batch, dtype=torch.long, device=runner.device)
+    table = runner.input_batch.block_table[runner.draft_head.group].block_table.gpu
+    states = _states(runner, batch)
+    return Extended(range(batch), zeros, zeros, states, states, table[:batch])
+
+
+def _view(runner: Any, batch: int, rows: int) -> BatchView:
+    """Requests of `rows` rows each, whose slots are nowhere."""
+    nowhere = torch.full((batch * rows,), -1, device=runner.device)
+    starts = np.arange(batch + 1) * rows
+    tables = dict(enumerate(runner.input_batch.block_table.block_tables))
+    return BatchView(
+        requests=[RequestView(str(i), 0, 0, rows, False, True) for i in range(batch)],
+        tokens=runner.input_batch.token_ids_cpu,
+        host_query_start=starts,
+        token_ids=runner.input_ids.gpu[: batch * rows],
+        positions=torch.zeros_like(nowhere),
+        query_start=torch.from_numpy(starts).to(runner.device, torch.int32),
+        slots=dict.fromkeys(tables, nowhere),
+        block_tables={group: table.block_table.gpu[:batch] for group, table in tables.items()},
     )
 
 
-def _verify(runner: Any, step: TreeStep) -> None:
+def _verify(runner: Any, placed: Placed) -> None:
     """Attend the trees in each of the target's layers."""
-    metadata = {layer.layer_name: _Metadata() for _, layer in runner.tree_layers}
-    runner._attach_trees(metadata, step)
-    rows = step.batch_rows.shape[0]
-    for _, layer in runner.tree_layers:
+    metadata = {layer.layer_name: _Metadata() for _, layer in runner.pages.layers}
+    runner.pages.attach(metadata, verify_rows(placed))
+    rows = placed.view.token_ids.shape[0]
+    for _, layer in runner.pages.layers:
         heads, kv_heads = layer.num_heads, layer.num_kv_heads
         shape = (rows, heads + 2 * kv_heads, layer.head_size)
         qkv = torch.zeros(shape, dtype=runner.dtype, device=runner.device)
@@ -101,30 +119,3 @@ def _verify(runner: Any, step: TreeStep) -> None:
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         of_layer = metadata[layer.layer_name]
         layer.impl.forward(layer, query, key, value, layer.kv_cache, of_layer, output)
-
-
-def _extend(runner: Any, step: TreeStep, batch: int) -> None:
-    """Extend the head by nothing accepted: each request has one row of the target's."""
-    drafter, device = runner.tree_drafter, runner.device
-    depth, starts = drafter.depth, runner.query_start_loc.gpu
-    path = torch.zeros(batch, depth + 1, dtype=torch.long, device=device)
-    rows = draft_batch(
-        input_ids=runner.input_ids.gpu[:batch],
-        positions=runner.positions[:batch],
-        query_start=index_range(batch + 1, device).to(starts.dtype),
-        is_tree=torch.ones(batch, dtype=torch.bool, device=device),
-        paths=AcceptedPaths(path, path[:, 0].contiguous(), path),
-        next_tokens=path[:, 0].contiguous(),
-        linear_slots=torch.full((batch,), -1, device=device),
-        depth=depth,
-        rows=batch * (depth + 1),
-        implementation=runner.implementation,
-    )
-    hidden = drafter.vllm_config.speculative_config.draft_model_config.get_hidden_size()
-    states = torch.zeros(rows.tokens.shape[0], hidden, dtype=runner.dtype, device=device)
-    starts = np.arange(batch + 1) * (depth + 1)
-    extension = Extension.of(rows, starts, list(range(batch)))
-    trees = extension.trees(step)
-    assert trees is not None
-    metadata = TreeOnlyMetadata(drafter._accepted_rows(extension, trees))
-    drafter.head(rows.tokens, rows.positions, states, metadata, rows.slots)

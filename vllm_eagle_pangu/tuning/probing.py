@@ -8,16 +8,18 @@ step, so that what else the machine does falls on all of them alike.
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.step.grow import Drafted
+from vllm_eagle_pangu.step.place import Placed
+from vllm_eagle_pangu.step.stages import Observer, Stage
 from vllm_eagle_pangu.tuning.engines import Engine
 from vllm_eagle_pangu.tuning.prompts import Prompt, pieces
-from vllm_eagle_pangu.tuning.shaping import Propose, draft_next, reshaped
+from vllm_eagle_pangu.tuning.shaping import NextShape, exchanged
 
 SAMPLES = 24
 SECONDS = 30.0
@@ -91,7 +93,8 @@ def probe(
     # As many calls as it takes: every step measures one cell, prefills and the batch's end none.
     chunks = pieces(prompts, 2 * batch, len(prompts))
     engine.generate(chunks[0][:batch], **{**params, "max_tokens": 8})
-    with _probed(engine.runner, empty):
+    probed = _Probe(engine.runner, empty)
+    with exchanged(engine.runner, policy=probed.policy, observer=probed):
         for turn in count():
             engine.generate(chunks[turn % len(chunks)], **params)
             if empty.enough() or time.monotonic() > deadline:
@@ -99,45 +102,56 @@ def probe(
     raise AssertionError("unreachable")
 
 
-@contextmanager
-def _probed(runner: Any, probes: Probes) -> Iterator[None]:
-    """While open, every step drafts `probes.next_shape()` and its times are kept."""
-    shape: TreeShape | None = None
-    end = 0.0
+class _Probe(Observer):
+    """Has every step draft `probes.next_shape()` and keeps the times of full batches.
 
-    def timed(propose: Propose) -> Propose:
-        def propose_next(*args: Any, **kwargs: Any) -> Any:
-            nonlocal shape, end
-            begin = _now(runner)
-            full = _all_verified(runner, shape, probes.batch_size)
-            if full and shape is not None:
-                probes.verify_ms[shape.nodes].append(begin - end)
-            shape = probes.next_shape()
-            draft_next(runner, shape)
-            drafted = propose(*args, **kwargs)
-            end = _now(runner)
-            if full and drafted is not None and len(drafted.requests) == probes.batch_size:
-                probes.draft_ms[shape.width, shape.depth].append(end - begin)
-            return drafted
+    A step's time from the end of one drafting to the beginning of the next one is the verifier's.
+    """
 
-        return propose_next
+    def __init__(self, runner: Any, probes: Probes) -> None:
+        self.device = runner.device.type
+        self.probes = probes
+        self.policy = NextShape()
+        self.begin = self.end = 0.0
+        self.is_full = False
+        self.drafted = 0
 
-    widths = sorted({width for width, _ in probes.draft_ms})
-    with reshaped(runner, widths, timed):
-        yield
+    def found(self, result: Any) -> None:
+        """See `Observer`."""
+        if isinstance(result, Placed):
+            self.is_full = _all_verified(result, self.policy.shape, self.probes.batch_size)
+        elif isinstance(result, Drafted):
+            self.drafted = sum(len(trees.requests) for trees in result.trees)
+
+    def entered(self, stage: Stage) -> None:
+        """See `Observer`."""
+        if stage == "extend":
+            self._drafting_begins()
+        elif stage == "other" and self.begin > self.end:
+            self._drafting_ended()
+
+    def _drafting_begins(self) -> None:
+        self.begin, self.drafted = _now(self.device), 0
+        if self.is_full and self.policy.shape is not None:
+            self.probes.verify_ms[self.policy.shape.nodes].append(self.begin - self.end)
+        self.policy.shape = self.probes.next_shape()
+
+    def _drafting_ended(self) -> None:
+        self.end, shape = _now(self.device), self.policy.shape
+        if self.is_full and shape is not None and self.drafted == self.probes.batch_size:
+            self.probes.draft_ms[shape.width, shape.depth].append(self.end - self.begin)
 
 
-def _all_verified(runner: Any, shape: TreeShape | None, batch_size: int) -> bool:
-    """Whether this step verified a whole tree of `shape` for each of `batch_size` requests."""
-    step = runner.tree_step
-    if step is None or shape is None or not step.covers_batch:
+def _all_verified(placed: Placed, shape: TreeShape | None, batch_size: int) -> bool:
+    """Whether this step verifies a whole tree of `shape` for each of `batch_size` requests."""
+    if placed.trees is None or shape is None or not placed.covers_batch:
         return False
-    return list(step.host_counts) == [shape.rows] * batch_size
+    return [tree.rows for tree in placed.trees.scheduled] == [shape.rows] * batch_size
 
 
-def _now(runner: Any) -> float:
+def _now(device: str) -> float:
     """Milliseconds, with nothing left to do on the device."""
-    if runner.device.type != "cpu":
+    if device != "cpu":
         import torch
 
         torch.accelerator.synchronize()

@@ -6,17 +6,21 @@ is given none of them, so the next step decodes one token and the trees stand at
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.step.accept import Accepted
+from vllm_eagle_pangu.step.drafter import Drafter, DraftState
+from vllm_eagle_pangu.step.grow import Drafted
+from vllm_eagle_pangu.step.head import TargetStates
+from vllm_eagle_pangu.step.view import BatchView
 from vllm_eagle_pangu.tuning.acceptance import Growth, Recording
 from vllm_eagle_pangu.tuning.engines import Engine
 from vllm_eagle_pangu.tuning.prompts import Prompt
-from vllm_eagle_pangu.tuning.shaping import Propose, draft_next, reshaped
+from vllm_eagle_pangu.tuning.shaping import exchanged
 
 # Requests at a time: neither time nor accuracy depends on the batch sizes that are tuned for.
 BATCH_SIZE = 16
@@ -43,11 +47,12 @@ def record(
     # Nothing is drafted behind a request's last two tokens.
     asked = length + 2
     for start in range(0, len(prompts), BATCH_SIZE):
-        with _grown_only(engine.runner, widths, depth) as (texts, growths):
+        drafter = _GrowOnly(engine.runner.step.drafter, widths, depth)
+        with exchanged(engine.runner, drafter=drafter):
             engine.generate(
                 prompts[start : start + BATCH_SIZE], temperature=temperature, max_tokens=asked
             )
-        for request, text in texts.items():
+        for request, text in drafter.texts.items():
             # vLLM's ids begin anew with every call in some versions.
             key = f"{start}/{request}"
             recording.texts[key] = text
@@ -56,7 +61,7 @@ def record(
             for width in widths:
                 needed = [
                     growth.needed(text[k + 1 :], depth)
-                    for k, growth in enumerate(growths[width][request])
+                    for k, growth in enumerate(drafter.growths[width][request])
                 ]
                 recording.needed.setdefault(width, {})[key] = np.stack(needed)
         if time.monotonic() > deadline:
@@ -64,34 +69,33 @@ def record(
     return recording
 
 
-@contextmanager
-def _grown_only(
-    runner: Any, widths: Sequence[int], depth: int
-) -> Iterator[tuple[dict[str, list[int]], dict[int, dict[str, list[Growth]]]]]:
-    """While open, fills the emitted tokens by request, and by width and request their growths."""
-    texts: dict[str, list[int]] = {}
-    growths: dict[int, dict[str, list[Growth]]] = {width: {} for width in widths}
+class _GrowOnly:
+    """A `Drafter`: grows a tree of all candidates for every width, and hands out none.
 
-    def grow_all(propose: Propose) -> Propose:
-        def propose_none(*args: Any, **kwargs: Any) -> None:
-            drafted = None
-            for width in widths:
-                capacity = width + (depth - 1) * width * width
-                draft_next(runner, TreeShape(width, depth, capacity))
-                drafted = propose(*args, **kwargs)
-                if drafted is None:
-                    return
-                for request, growth in _by_request(runner, drafted):
-                    growths[width].setdefault(request, []).append(growth)
-            for request, growth in _by_request(runner, drafted):
-                texts.setdefault(request, []).append(int(growth.tokens[0]))
+    `growths`: by width and request; `texts`: by request, the roots, which are the emitted tokens.
+    """
 
-        return propose_none
+    def __init__(self, drafter: Drafter, widths: Sequence[int], depth: int) -> None:
+        self.drafter = drafter
+        self.shapes = [TreeShape(w, depth, w + (depth - 1) * w * w) for w in widths]
+        self.texts: dict[str, list[int]] = {}
+        self.growths: dict[int, dict[str, list[Growth]]] = {width: {} for width in widths}
+        self._view: BatchView | None = None
 
-    with reshaped(runner, widths, grow_all):
-        yield texts, growths
+    def extend(self, accepted: Accepted, target: TargetStates) -> Any:
+        """See `Drafter`."""
+        self._view = accepted.placed.view
+        return self.drafter.extend(accepted, target)
 
-
-def _by_request(runner: Any, drafted: Any) -> list[tuple[str, Growth]]:
-    ids = [runner.input_batch.req_ids[request] for request in drafted.requests]
-    return list(zip(ids, Growth.of(drafted.tree), strict=True))
+    def grow(self, state: DraftState, plan: Sequence[TreeShape | None]) -> Drafted:
+        """See `Drafter`."""
+        assert self._view is not None
+        ids = [self._view.requests[request].id for request in state.requests]
+        for shape in self.shapes:
+            (trees,) = self.drafter.grow(state, [shape] * len(plan)).trees
+            grown = Growth.of(trees.tree)
+            for request, growth in zip(ids, grown, strict=True):
+                self.growths[shape.width].setdefault(request, []).append(growth)
+        for request, growth in zip(ids, grown, strict=True):
+            self.texts.setdefault(request, []).append(int(growth.tokens[0]))
+        return Drafted()

@@ -1,37 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes an engine draft another shape at every step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from vllm_eagle_pangu.core.policy import FixedShapePolicy
+from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.step.drafter import Drafter
+from vllm_eagle_pangu.step.stages import Observer
 
-Propose = Callable[..., Any]
+
+class NextShape:
+    """A `TreePolicy`: every tree has the shape that was set last."""
+
+    def __init__(self) -> None:
+        self.shape: TreeShape | None = None
+
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        """See `TreePolicy`."""
+        return [self.shape] * len(requests)
+
+    def observe(self, report: StepReport) -> None:
+        """See `TreePolicy`."""
 
 
 @contextmanager
-def reshaped(runner: Any, widths: Sequence[int], wrap: Callable[[Propose], Propose]) -> Iterator:
-    """While open, `wrap(propose)` stands for the drafter's `propose` and may call `draft_next`.
-
-    The head's scratch has W*D rows per request: made for the largest W of `widths`.
-    """
-    drafter, policy = runner.tree_drafter, runner.tree_policy
-    width, propose = drafter.width, drafter.propose
-    drafter.width = max(widths)
-    drafter.allocate_scratch()
-    drafter.propose = wrap(propose)
+def exchanged(
+    runner: Any,
+    policy: NextShape | None = None,
+    drafter: Drafter | None = None,
+    observer: Observer | None = None,
+) -> Iterator[None]:
+    """While open, the engine's step has these parts in place of, or beside, its own."""
+    step, stages = runner.step, runner.stages
+    before = step.policy, step.drafter, stages.observers
+    step.policy, step.drafter = policy or step.policy, drafter or step.drafter
+    stages.observers += () if observer is None else (observer,)
     try:
         yield
     finally:
-        del drafter.propose
-        drafter.width, runner.tree_policy = width, policy
-        drafter.allocate_scratch()
-
-
-def draft_next(runner: Any, shape: TreeShape) -> None:
-    """The next trees have this shape, no deeper than the engine's."""
-    assert shape.depth <= runner.tree_drafter.depth, shape
-    assert shape.width <= runner.tree_drafter.width, shape
-    runner.tree_policy = FixedShapePolicy(shape)
+        step.policy, step.drafter, stages.observers = before

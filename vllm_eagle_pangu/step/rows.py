@@ -50,7 +50,6 @@ class TreeRows:
     key_start: torch.Tensor
     key_count: torch.Tensor
     visible: torch.Tensor
-    implementation: str
     # True when every row of the batch belongs to a tree: vLLM's own op is then not called.
     covers_batch: bool
     prefix_start: torch.Tensor | None = field(default=None, kw_only=True)
@@ -88,7 +87,6 @@ class ChainRows(TreeRows):
             key_start=self.key_start.repeat_interleave(count),
             key_count=self.key_count.repeat_interleave(count),
             visible=(self.visible & near).flatten(0, 1)[:, None],
-            implementation=self.implementation,
             covers_batch=self.covers_batch,
             prefix_start=start.flatten(),
         )

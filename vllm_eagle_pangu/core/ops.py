@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensor ops of a step, each bound to the implementation that an engine chose at its start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels import (
+    draft_batch,
+    kv_commit,
+    top_children,
+    tree_accept,
+    tree_attention,
+    tree_build,
+    tree_expand,
+)
+from vllm_eagle_pangu.kernels.draft_batch import DraftRows
+from vllm_eagle_pangu.kernels.tree_expand import Frontier
+
+_BY_IMPLEMENTATION = (draft_batch, kv_commit, top_children, tree_accept, tree_build, tree_expand)
+
+
+@dataclass(frozen=True)
+class Ops:
+    """`kernels.*` without their argument `implementation`: see each op's own folder.
+
+    `implementation` and `attention` name what was chosen, the latter for `tree_attention`.
+    """
+
+    implementation: str
+    attention: str
+    draft_batch: Callable[..., DraftRows]
+    top_children: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    tree_expand: Callable[..., Frontier]
+    tree_build: Callable[..., TreeBatch]
+    tree_attention: Callable[..., None]
+    tree_accept: Callable[..., AcceptedPaths]
+    commit_slots: Callable[..., torch.Tensor]
+    commit_pages: Callable[..., None]
+
+    @classmethod
+    def bind(cls, implementation: str, attention: str | None = None) -> "Ops":
+        """All ops of one implementation, `tree_attention` of another where `attention` says so."""
+        attention = attention or implementation
+        chosen = {"implementation": implementation}
+        return cls(
+            implementation,
+            attention,
+            draft_batch=partial(draft_batch.draft_batch, **chosen),
+            top_children=partial(top_children.top_children, **chosen),
+            tree_expand=partial(tree_expand.tree_expand, **chosen),
+            tree_build=partial(tree_build.tree_build, **chosen),
+            tree_attention=partial(tree_attention.tree_attention, implementation=attention),
+            tree_accept=partial(tree_accept.tree_accept, **chosen),
+            commit_slots=partial(kv_commit.commit_slots, **chosen),
+            commit_pages=partial(kv_commit.commit_pages, **chosen),
+        )
+
+    def prepare(self, dtype: torch.dtype) -> None:
+        """Compile at start-up what the step will call; `dtype`: of queries, keys and values.
+
+        Raises:
+            ValueError: an op has no such implementation.
+            RuntimeError: it cannot run on this machine; the message says why and what to do.
+        """
+        tree_attention.prepare(self.attention, dtype)
+        for op in _BY_IMPLEMENTATION:
+            op.prepare(self.implementation)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's batch, as a step sees it."""
+
+from typing import Any
+
+from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.step.view import BatchView
+
+
+def view_of(runner: Any) -> BatchView:
+    """Of a V1 runner after its `_prepare_inputs`. Positions and slots are copied: trees overwrite
+    vLLM's."""
+    batch = runner.input_batch
+    count = batch.num_reqs
+    query_start = runner.query_start_loc.np[: count + 1].copy()
+    rows = int(query_start[-1])
+    tables = dict(enumerate(batch.block_table.block_tables))
+    return BatchView(
+        requests=[_request(runner, index) for index in range(count)],
+        tokens=batch.token_ids_cpu,
+        host_query_start=query_start,
+        token_ids=runner.input_ids.gpu[:rows],
+        positions=runner.positions[:rows].clone(),
+        query_start=runner.query_start_loc.gpu[: count + 1],
+        slots={group: table.slot_mapping.gpu[:rows].clone() for group, table in tables.items()},
+        block_tables={group: table.block_table.gpu[:count] for group, table in tables.items()},
+    )
+
+
+def _request(runner: Any, index: int) -> RequestView:
+    batch = runner.input_batch
+    req_id = batch.req_ids[index]
+    params = runner.requests[req_id].sampling_params
+    length = int(batch.num_tokens_no_spec[index])
+    outputs = length - int(batch.num_prompt_tokens[index])
+    return RequestView(
+        id=req_id,
+        committed=int(batch.num_computed_tokens_cpu[index]),
+        length=length,
+        may_emit=params.max_tokens - outputs,
+        is_partial=bool(runner.discard_request_mask.np[index]),
+        # vLLM validates drafts against a grammar, and counts thinking tokens, along a chain.
+        may_draft=params.structured_outputs is None
+        and getattr(params, "thinking_token_budget", None) is None,
+    )

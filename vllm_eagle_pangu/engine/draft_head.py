@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The EAGLE-3 head on vLLM's layers and pages.
+
+vLLM's EagleProposer loads the head and owns its attention groups; the passes are ours, because
+vLLM's loop drafts one token a pass.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.v1.spec_decode.eagle import EagleProposer
+
+from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.uploads import upload
+from vllm_eagle_pangu.engine.head_pass import head_pass
+from vllm_eagle_pangu.step.extend import Extension
+from vllm_eagle_pangu.step.head import States
+from vllm_eagle_pangu.step.rows import LayerScratch, LevelRows, TreeRows
+
+
+@dataclass(frozen=True)
+class TreeOnlyMetadata:
+    """Attention metadata of a pass in which every row belongs to a tree."""
+
+    tree: TreeRows
+
+
+class DraftHead:
+    """`step.head.Head`, loaded by vLLM's proposer."""
+
+    def __init__(self, proposer: EagleProposer, ops: Ops) -> None:
+        self.proposer = proposer
+        self.model = proposer.model
+        self.ops = ops
+        names = proposer._draft_attn_layer_names
+        context = proposer.vllm_config.compilation_config.static_forward_context
+        self.layers = [context[name] for name in sorted(names)]
+        self.run = head_pass(self.model, proposer.vllm_config, sorted(names))
+        mapping = getattr(self.model, "draft_id_to_target_id", None)
+        self.target_ids = (
+            None if mapping is None else mapping + index_range(mapping.shape[0], mapping.device)
+        )
+
+    @property
+    def group(self) -> int:
+        """See `Head`; known once the KV cache is there."""
+        return self.proposer.kv_cache_gid
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        draft = self.proposer.vllm_config.speculative_config.draft_model_config
+        return draft.get_hidden_size()
+
+    def allocate_scratch(self, rows: int, device: torch.device) -> None:
+        """Room for `rows` rows of trees in each layer."""
+        for layer in self.layers:
+            layer.impl.scratch = LayerScratch.empty(layer, rows, device)
+
+    def extend(self, extension: Extension, taps: torch.Tensor, attention: Any) -> States:
+        """See `Head`; `attention`: vLLM's CommonAttentionMetadata of the target's batch."""
+        rows = extension.rows
+        hidden = self.model.combine_hidden_states(taps)
+        metadata = self.extend_metadata(extension, attention)
+        return self.run(rows.tokens, rows.positions, hidden, metadata, rows.slots)
+
+    def level(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        hidden: torch.Tensor,
+        rows: LevelRows,
+    ) -> States:
+        """See `Head`."""
+        return self.run(tokens, positions, hidden, TreeOnlyMetadata(rows), None)
+
+    def children(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Head`; each `[n, W]`."""
+        return self.ops.top_children(self.run.logits(states), width, self.target_ids)
+
+    def extend_metadata(self, extension: Extension, common: Any) -> Any:
+        """vLLM's metadata of the extension's rows, with the trees among them."""
+        if extension.trees is not None and extension.trees.covers_batch:
+            return TreeOnlyMetadata(extension.trees)
+        rows, host_start, lens = extension.rows, extension.query_start, extension.seq_lens
+        host_start = torch.from_numpy(host_start).int()
+        common = copy.copy(common)
+        common.num_reqs = len(extension.requests)
+        common.query_start_loc = rows.query_start.int()
+        common.query_start_loc_cpu = host_start
+        common.num_actual_tokens = rows.tokens.shape[0]
+        common.max_query_len = int(host_start.diff().max())
+        # Those of trees only keep vLLM's op inside the block table: their rows are overwritten.
+        common.seq_lens = upload(rows.tokens.device, lens=lens)["lens"].int()
+        common.max_seq_len = int(lens.max())
+        common.block_table_tensor = extension.block_table
+        common.slot_mapping = rows.slots
+        (group,) = self.proposer.draft_attn_groups
+        metadata = group.get_metadata_builder().build(0, common)
+        metadata.tree = extension.trees
+        return metadata

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accept: the target's draws to the path of each tree that they follow."""
+
+from dataclasses import dataclass
+
+import torch
+
+from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.step.place import Placed, PlacedTrees
+
+
+@dataclass(frozen=True)
+class AcceptedTrees:
+    """`draws: [T, R] int64`: the target's token at each tree row; `paths`: along them."""
+
+    draws: torch.Tensor
+    paths: AcceptedPaths
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What each request of the batch emits: `paths` of B requests; those without a tree accepted
+    nothing and emit the draw at their only row of logits. `trees` is None where there are none."""
+
+    placed: Placed
+    trees: AcceptedTrees | None
+    paths: AcceptedPaths
+
+    @property
+    def logit_rows(self) -> torch.Tensor:
+        """`[B, D+1] int64`: the row of logits that each emitted token was drawn at."""
+        return self.placed.first_logits[:, None] + self.paths.rows
+
+
+def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepted:
+    """Walk each tree from its root along `drawn: [R] int64`, a token per row of logits.
+
+    Rows that no walk can come to may hold anything. `depth`: D, the deepest that any tree may be.
+    """
+    if placed.trees is None:
+        return Accepted(placed, None, AcceptedPaths.of_roots(drawn, depth))
+    draws = drawn[_logit_rows(placed, placed.trees)]
+    trees = AcceptedTrees(draws, ops.tree_accept(placed.trees.tree, draws, depth))
+    if placed.covers_batch:
+        return Accepted(placed, trees, trees.paths)
+    paths = AcceptedPaths.of_roots(drawn[placed.first_logits], depth)
+    for name in ("rows", "length", "output"):
+        every, some = getattr(paths, name), getattr(trees.paths, name)
+        every.index_copy_(0, placed.trees.requests, some)
+    return Accepted(placed, trees, paths)
+
+
+def _logit_rows(placed: Placed, trees: PlacedTrees) -> torch.Tensor:
+    """`[T, R] int64`: the row of logits of each tree row; where there is none, the root's."""
+    offsets = index_range(trees.tree.rows, trees.counts.device)
+    exists = offsets < trees.counts[:, None]
+    return placed.first_logits[trees.requests, None] + offsets * exists

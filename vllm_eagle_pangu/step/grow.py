@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grow: the next trees, level by level (EAGLE-2, section 4.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.step.extend import Extended
+from vllm_eagle_pangu.step.head import Head, Limits
+from vllm_eagle_pangu.step.rows import LevelRows
+
+
+@dataclass(frozen=True)
+class DraftedTrees:
+    """`tree` row i was drafted for request `requests[i]` of the batch, in this shape."""
+
+    tree: TreeBatch
+    requests: Sequence[int]
+    shape: TreeShape
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """The next trees, those of one shape together; a request is in one of them at most."""
+
+    trees: Sequence[DraftedTrees] = ()
+
+
+def grow(
+    extended: Extended, plan: Sequence[TreeShape | None], head: Head, limits: Limits, ops: Ops
+) -> Drafted:
+    """A tree for each request that the plan has a shape for. Shapes take turns on the head."""
+    places: dict[TreeShape, list[int]] = {}
+    for place, shape in enumerate(plan):
+        if shape is not None:
+            places.setdefault(shape, []).append(place)
+    drafted = []
+    for shape, those in places.items():
+        some = extended.of(those)
+        tree = grow_shape(some, shape, head, limits, ops)
+        drafted.append(DraftedTrees(tree, some.requests, shape))
+    return Drafted(drafted)
+
+
+def grow_shape(
+    extended: Extended, shape: TreeShape, head: Head, limits: Limits, ops: Ops
+) -> TreeBatch:
+    """Trees of one shape for all of `extended`, in D passes: the extension's, and one a level."""
+    batch, width = len(extended.requests), shape.width
+    prefix = extended.prefix_len.int()
+    prefix_start = limits.prefix_start(extended.prefix_len)
+    request = index_range(batch, prefix.device).int()
+    first_query, first_key = request * width, request * limits.scratch_rows
+    grower = TreeGrower(shape, ops.implementation)
+    frontier = grower.grow_first(*head.children(extended.last, width))
+    hidden = extended.state.repeat_interleave(width, 0)
+    for level in range(shape.depth - 1):
+        rows = LevelRows(
+            block_table=extended.block_table,
+            prefix_len=prefix,
+            query_start=first_query,
+            query_count=torch.full_like(first_query, width),
+            key_start=first_key,
+            key_count=torch.full_like(first_query, (level + 1) * width),
+            visible=frontier.visible,
+            covers_batch=True,
+            prefix_start=prefix_start,
+            level=level,
+            width=width,
+            scratch_rows=limits.scratch_rows,
+        )
+        positions = (extended.prefix_len + level).repeat_interleave(width)
+        last, state = head.level(frontier.tokens.reshape(-1), positions, hidden, rows)
+        scores, tokens = head.children(last, width)
+        frontier = grower.grow(scores.view(batch, width, width), tokens.view(batch, width, width))
+        if level < shape.depth - 2:
+            state = state.view(batch, width, -1)
+            hidden = torch.take_along_dim(state, frontier.parent[..., None], 1).flatten(0, 1)
+    return grower.finish(extended.root_tokens)

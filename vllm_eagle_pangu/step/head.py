@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the step needs of an EAGLE-3 head, which runs on its platform's layers and pages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.step.extend import Extension
+    from vllm_eagle_pangu.step.rows import LevelRows
+
+# [n, H] each: for the logits, and for the next pass.
+States = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class TargetStates:
+    """What the target's forward leaves to the head.
+
+    `taps: [N, H_t]` each: auxiliary hidden states. `attention`: the platform's metadata of the
+    batch, for `Head.extend`.
+    """
+
+    taps: Sequence[torch.Tensor]
+    attention: Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the head is used for: trees up to W wide and D deep, requests up to `max_len` tokens.
+
+    `window`: how many committed keys it attends; None for all of them.
+    """
+
+    width: int
+    depth: int
+    max_len: int
+    window: int | None
+
+    @property
+    def scratch_rows(self) -> int:
+        """Rows of K/V that a request's tree takes in each of the head's layers."""
+        return self.width * self.depth
+
+    def reaches(self, tokens: int) -> bool:
+        """Whether a request of so many tokens may be drafted for, after this step's, too."""
+        return tokens + 2 * (self.depth + 1) <= self.max_len
+
+    def prefix_start(self, prefix_len: torch.Tensor) -> torch.Tensor | None:
+        """`[T] int32`: the first committed key that the head attends; None for the first."""
+        if self.window is None:
+            return None
+        return (prefix_len - self.window).clamp(min=0).int()
+
+
+class Head(Protocol):
+    """The head of one engine."""
+
+    @property
+    def group(self) -> int:
+        """The KV cache group of its layers."""
+        ...
+
+    def extend(self, extension: "Extension", taps: torch.Tensor, attention: Any) -> States:
+        """Run over the rows of `extension`, writing their K/V to its slots.
+
+        `taps: [n, taps * H_t]`: the target's states of these rows.
+        """
+        ...
+
+    def level(
+        self,
+        tokens: torch.Tensor,  # [n] int64
+        positions: torch.Tensor,  # [n] int64
+        hidden: torch.Tensor,  # [n, H], overwritten
+        rows: "LevelRows",
+    ) -> States:
+        """Run over one level of trees, keeping their K/V in the scratch."""
+        ...
+
+    def children(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and target ids of the best `width` tokens after each of the rows."""
+        ...

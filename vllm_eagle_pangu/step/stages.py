@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of a step, for whoever watches: traces, bench, tuner and policies subscribe here."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+# `prepare`: vLLM's batch; `verify`: the target's forward and logits; `draw`: vLLM's sampler;
+# `other`: the rest of vLLM's step; `between`: no step runs.
+Stage = Literal[
+    "between",
+    "prepare",
+    "place",
+    "verify",
+    "draw",
+    "accept",
+    "commit",
+    "extend",
+    "grow",
+    "other",
+]
+
+
+class Observer:
+    """Does nothing; override what is of interest. Called in the step, so be quick."""
+
+    def began(self, started: Sequence[str], finished: Sequence[str]) -> None:
+        """A step begins. Requests that are new in it, and those that left since the last one."""
+
+    def entered(self, stage: Stage) -> None:
+        """`stage` runs from now on, till the next one is entered."""
+
+    def found(self, result: Any) -> None:
+        """What a stage gave: `Placed`, `Accepted`, `Committed`, `Extended` or `Drafted`."""
+
+    def ended(self) -> None:
+        """The step has ended, and its times are known."""
+
+    def failed(self, error: Exception) -> None:
+        """The step was broken off by `error`."""
+
+
+class Stages:
+    """Tells its observers where a step is, and measures its stages.
+
+    `times`: seconds by stage since the step began, as the host sees them: on a device, work is
+    queued faster than done. Stages do not overlap, so their sum is the step's time.
+    """
+
+    def __init__(self) -> None:
+        self.observers: tuple[Observer, ...] = ()
+        self.times: dict[str, float] = {}
+        self._stage: Stage = "between"
+        self._since = time.perf_counter()
+
+    def begin(self, started: Sequence[str], finished: Sequence[str]) -> None:
+        """A step begins, in the stage `other`; `times` then holds only what was before it."""
+        # After a failure the time since then lies between the steps, too.
+        self._stage = "between"
+        self.times = {}
+        for observer in self.observers:
+            observer.began(started, finished)
+        self.enter("other")
+
+    def enter(self, stage: Stage) -> None:
+        """`stage` runs from now on."""
+        now = time.perf_counter()
+        self.times[self._stage] = self.times.get(self._stage, 0.0) + now - self._since
+        self._stage, self._since = stage, now
+        for observer in self.observers:
+            observer.entered(stage)
+
+    def found(self, result: Any) -> None:
+        """Hand on what a stage gave."""
+        for observer in self.observers:
+            observer.found(result)
+
+    def end(self) -> None:
+        """The step has ended."""
+        self.enter("between")
+        for observer in self.observers:
+            observer.ended()
+
+    def fail(self, error: Exception) -> None:
+        """The step was broken off by `error`."""
+        for observer in self.observers:
+            observer.failed(error)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step: two halves around the target's forward, which is vLLM's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
+from vllm_eagle_pangu.step.accept import Accepted, accept
+from vllm_eagle_pangu.step.checks import Checks
+from vllm_eagle_pangu.step.commit import Pages, commit
+from vllm_eagle_pangu.step.drafter import Drafter
+from vllm_eagle_pangu.step.grow import Drafted
+from vllm_eagle_pangu.step.head import TargetStates
+from vllm_eagle_pangu.step.place import Placed, ScheduledTree, place
+from vllm_eagle_pangu.step.stages import Stages
+from vllm_eagle_pangu.step.view import BatchView
+
+
+@dataclass
+class Step:
+    """`before` the forward, `after` it, and `draft` once the sampled tokens are where they belong.
+
+    `depth`: of the deepest tree. The drafter and the policy may be exchanged between two steps.
+    """
+
+    drafter: Drafter[Any]
+    policy: TreePolicy
+    pages: Pages
+    ops: Ops
+    depth: int
+    checks: Checks
+    stages: Stages
+
+    def before(self, view: BatchView, scheduled: Sequence[ScheduledTree]) -> Placed:
+        """Place the scheduled trees, in the order of their requests."""
+        self.stages.enter("place")
+        placed = place(view, scheduled)
+        self.stages.found(placed)
+        self.checks.placed(placed)
+        return placed
+
+    def after(self, placed: Placed, drawn: torch.Tensor) -> Accepted:
+        """Walk the trees along `drawn: [R] int64`, a token per row of logits, and commit."""
+        self.stages.enter("accept")
+        accepted = accept(placed, drawn, self.depth, self.ops)
+        self.stages.found(accepted)
+        self.checks.accepted(accepted)
+        self.stages.enter("commit")
+        self.stages.found(commit(accepted, self.pages, self.ops))
+        return accepted
+
+    def draft(self, accepted: Accepted, target: TargetStates) -> Drafted:
+        """Grow the trees that the next step verifies."""
+        self.stages.enter("extend")
+        state = self.drafter.extend(accepted, target)
+        if state is None:
+            return Drafted()
+        requests = accepted.placed.view.requests
+        plan = self.policy.plan([requests[request] for request in state.requests])
+        self.stages.enter("grow")
+        drafted = self.drafter.grow(state, plan)
+        self.stages.found(drafted)
+        return drafted
+
+    def end(self, accepted: Accepted) -> None:
+        """The step is over: its times are known."""
+        self.stages.end()
+        placed, trees = accepted.placed, accepted.trees
+        if placed.trees is not None and trees is not None:
+            scheduled = placed.trees.scheduled
+            verified = [placed.view.requests[tree.request] for tree in scheduled]
+            shapes = [tree.pending.shape for tree in scheduled]
+            self.policy.observe(StepReport(verified, shapes, trees.paths, self.stages.times))
