@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from vllm_eagle_pangu.core.policy import FixedShapePolicy
+from vllm_eagle_pangu.core.policy import FixedShape
+from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 
 
@@ -21,6 +22,7 @@ def test_impossible_shapes_are_refused(size):
         TreeShape(*size)
 
 
-def test_fixed_policy_ignores_the_batch():
+def test_the_fixed_policy_gives_every_request_its_shape():
     shape = TreeShape(4, 4, 12)
-    assert {FixedShapePolicy(shape).shape(batch) for batch in (1, 16)} == {shape}
+    requests = [RequestView(str(i), 10 * i, 12 * i, 8, False, True) for i in range(3)]
+    assert FixedShape(shape).plan(requests) == [shape] * 3

@@ -49,9 +49,9 @@ class CountedPass(Pass):
 
 
 def counted(running) -> CountedPass:
-    drafter = running.runner.tree_drafter
-    drafter.head = CountedPass(drafter.head)
-    return drafter.head
+    head = running.runner.draft_head
+    head.run = CountedPass(head.run)
+    return head.run
 
 
 def test_no_pass_of_the_head_runs_once_every_request_is_too_long(
@@ -77,7 +77,7 @@ def test_a_short_request_is_drafted_for_beside_a_long_one_without_its_rows(
         alone = counted(trees)
         trees.generate([SHORT], max_tokens=40)
         expected = list(alone.rows)
-        trees.runner.tree_drafter.head = alone.head
+        trees.runner.draft_head.run = alone.head
         head = counted(trees)
         assert trees.generate([LONG, SHORT], max_tokens=120) == plain
     # The step of both prompts, then the short request's rows as if it were alone.
@@ -106,7 +106,7 @@ def test_a_raised_length_drafts_beyond_the_heads_positions(
     with engine(tiny_pangu, spec, **SMALL) as trees:
         head = counted(trees)
         assert trees.generate([LONG, SHORT], max_tokens=120) == plain
-        rotary = trees.runner.tree_drafter.model.model.layers[0].self_attn.rotary_emb
+        rotary = trees.runner.draft_head.model.model.layers[0].self_attn.rotary_emb
         metrics = {m.name: m for m in trees.llm.get_metrics()}
     assert rotary.cos_sin_cache.shape[0] >= 256
     assert max(head.reached) >= 200

@@ -12,11 +12,11 @@ def test_head_pass_equals_the_forward_of_vllms_head(engine, tiny_pangu, tiny_hea
 
     small = {"max_model_len": 256, "max_num_batched_tokens": 64}
     with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **small) as trees:
-        drafter = trees.runner.tree_drafter
-        fast = drafter.head
+        head = trees.runner.draft_head
+        fast = head.run
         assert isinstance(fast, HeadPass)
-        layers = sorted(drafter.proposer._draft_attn_layer_names)
-        slow = ModulePass(drafter.model, drafter.vllm_config, layers)
+        layers = [layer.layer_name for layer in head.layers]
+        slow = ModulePass(head.model, head.proposer.vllm_config, layers)
         compared = []
 
         class Both:
@@ -30,6 +30,6 @@ def test_head_pass_equals_the_forward_of_vllms_head(engine, tiny_pangu, tiny_hea
                 compared.append(slots is None)
                 return got
 
-        drafter.head = Both()
+        head.run = Both()
         trees.generate([[256, 72, 101, 108, 108, 111]], max_tokens=16)
     assert True in compared and False in compared, "extend and level passes must both be compared"

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The four invariants of the step, read from the real engine's pages, rows and logits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+
+from vllm_eagle_pangu.step.grow import Drafted
+from vllm_eagle_pangu.step.stages import Observer
 
 pytestmark = pytest.mark.engine
 
@@ -38,19 +43,18 @@ def _pages(runner, request: int, length: int) -> list[torch.Tensor]:
     return committed
 
 
-def _around(owner, name: str, before=None, after=None) -> None:
-    """Call `before()` and `after(result)` around a method of a live object."""
-    original = getattr(owner, name)
+class Watch(Observer):
+    """Calls a function of no argument when a stage begins, and one of a result when it is found."""
 
-    def wrapped(*args, **kwargs):
-        if before is not None:
-            before()
-        result = original(*args, **kwargs)
-        if after is not None:
-            after(result)
-        return result
+    def __init__(self, runner, entered=None, found=None) -> None:
+        self.at_stage, self.at_result = entered or {}, found or {}
+        runner.stages.observers += (self,)
 
-    setattr(owner, name, wrapped)
+    def entered(self, stage) -> None:
+        self.at_stage.get(stage, lambda: None)()
+
+    def found(self, result) -> None:
+        self.at_result.get(type(result), lambda _: None)(result)
 
 
 def test_isolation_drafting_and_verifying_change_no_committed_page(
@@ -64,8 +68,8 @@ def test_isolation_drafting_and_verifying_change_no_committed_page(
             seen["pages"] = _pages(runner, 0, seen["t"])
             seen["caches"] = [layer.kv_cache.clone() for layer in _layers(runner)]
 
-        def unchanged_by_verification(_):
-            if runner.tree_step is None:
+        def unchanged_by_verification():
+            if runner.in_flight.trees is None:
                 return
             for kept, now in zip(seen["pages"], _pages(runner, 0, seen["t"]), strict=True):
                 assert torch.equal(kept, now)
@@ -82,8 +86,8 @@ def test_isolation_drafting_and_verifying_change_no_committed_page(
             for layer, kept in zip(_layers(runner), seen["caches"], strict=True):
                 assert torch.equal(layer.kv_cache, kept)
 
-        _around(runner, "_model_forward", snapshot, unchanged_by_verification)
-        _around(runner.tree_drafter, "_grow", snapshot_caches, unchanged_by_drafting)
+        stages = {"verify": snapshot, "draw": unchanged_by_verification, "grow": snapshot_caches}
+        Watch(runner, stages, {Drafted: unchanged_by_drafting})
         trees.generate([prompt], max_tokens=TOKENS)
     assert len(steps) > 5
 
@@ -95,12 +99,12 @@ def test_commit_equivalence_pages_equal_those_of_a_prefill_of_the_same_tokens(
     with engine(pair[0], default_tree) as trees:
         runner, pages = trees.runner, {}
 
-        def record(_):
+        def record():
             # Tokens before this step's: all but the last have K/V in every layer.
             length = int(runner.input_batch.num_tokens_no_spec[0]) - 1
             pages["length"], pages["kv"] = length, _pages(runner, 0, length)
 
-        _around(runner, "propose_draft_token_ids", after=record)
+        Watch(runner, {"grow": record})
         tokens = [*prompt, *trees.generate([prompt], max_tokens=TOKENS)[0]]
         decoded = pages.copy()
         length = decoded["length"]
@@ -123,15 +127,15 @@ def test_context_correctness_a_node_has_the_logits_of_its_path_decoded_alone(
 
     with engine(pair[0], default_tree) as trees:
         runner, seen = trees.runner, []
-        original = runner._sample
 
-        def record(logits, metadata):
-            step = runner.tree_step
-            if step is not None:
-                seen.append((int(step.prefix_len[0]), step.tree, logits.clone()))
-            return original(logits, metadata)
+        def record():
+            # Between the forward and the draw.
+            state, placed = runner.execute_model_state, runner.in_flight
+            if state is not None and placed.trees is not None:
+                trees = placed.trees
+                seen.append((int(trees.prefix_len[0]), trees.tree, state.logits.clone()))
 
-        runner._sample = record
+        Watch(runner, {"other": record})
         tokens = [*prompt, *trees.generate([prompt], max_tokens=24)[0]]
     target = load_pangu_as_llama(pair[0], dtype=torch.float32)
     assert len(seen) > 3
@@ -149,20 +153,18 @@ def test_context_correctness_a_node_has_the_logits_of_its_path_decoded_alone(
 
 
 def test_padding_contents_of_rejected_draft_rows_change_no_output(
-    engine, pair, prompt, default_tree, monkeypatch
+    engine, pair, prompt, default_tree
 ):
-    from vllm_eagle_pangu.engine import drafter
-
     with engine(pair[0], default_tree) as trees:
         expected = trees.generate([prompt], max_tokens=TOKENS)
         drafts = _record_drafts(trees.runner)
         trees.generate([prompt], max_tokens=TOKENS)
         clean = list(drafts)
         drafts.clear()
-        original, poisoned_rows = drafter.draft_batch, []
+        step, poisoned_rows = trees.runner.step, []
 
         def poisoned(**kwargs):
-            rows = original(**kwargs)
+            rows = step.ops.draft_batch(**kwargs)
             padded = torch.zeros_like(rows.tokens, dtype=torch.bool)
             for request in kwargs["is_tree"].nonzero()[:, 0].tolist():
                 start = int(rows.query_start[request])
@@ -174,7 +176,8 @@ def test_padding_contents_of_rejected_draft_rows_change_no_output(
             poisoned_rows.append(int(padded.sum()))
             return rows
 
-        monkeypatch.setattr(drafter, "draft_batch", poisoned)
+        ops = replace(step.ops, draft_batch=poisoned)
+        step.drafter = replace(step.drafter, ops=ops)
         assert trees.generate([prompt], max_tokens=TOKENS) == expected
     assert drafts == clean
     assert sum(poisoned_rows) > 0
@@ -182,5 +185,9 @@ def test_padding_contents_of_rejected_draft_rows_change_no_output(
 
 def _record_drafts(runner) -> list[list[list[int]]]:
     drafts: list[list[list[int]]] = []
-    _around(runner, "propose_draft_token_ids", after=drafts.append)
+
+    def record(drafted):
+        drafts.extend(trees.tree.tokens.tolist() for trees in drafted.trees)
+
+    Watch(runner, found={Drafted: record})
     return drafts

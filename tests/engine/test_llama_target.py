@@ -3,11 +3,23 @@
 
 import pytest
 
+from vllm_eagle_pangu.step.accept import Accepted
+from vllm_eagle_pangu.step.stages import Observer
+
 from ..tiny_pair import tiny_target, write_tiny_head
 
 pytestmark = pytest.mark.engine
 
 PROMPTS = [[256, 72, 101, 108, 108, 111], [256, 65], [256, *range(32, 120)]]
+
+
+class AcceptedNodes(Observer):
+    def __init__(self) -> None:
+        self.accepted: list[int] = []
+
+    def found(self, result) -> None:
+        if isinstance(result, Accepted):
+            self.accepted.append(int(result.paths.length.sum()))
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +52,6 @@ def test_seeded_sampling_repeats_itself(engine, tiny_llama, tiny_head, tree_conf
 
 
 def _count_accepted(runner) -> list[int]:
-    accepted: list[int] = []
-    original = runner._commit
-
-    def commit(step, paths):
-        accepted.append(int(paths.length.sum()))
-        original(step, paths)
-
-    runner._commit = commit
-    return accepted
+    counted = AcceptedNodes()
+    runner.stages.observers += (counted,)
+    return counted.accepted

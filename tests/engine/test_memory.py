@@ -138,7 +138,7 @@ def test_the_kv_cache_that_vllm_profiles_with_is_freed_and_so_is_the_last_one(
         assert not any(storage.expired() for storage in last)
     assert len(freed) == 4 and all(freed)
     assert all(storage.expired() for storage in last), "while the runner lives"
-    assert runner.tree_drafter is not None
+    assert runner.step is not None
 
 
 def test_the_commit_table_lies_outside_of_vllms_memory_pools(

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core import indices
+from vllm_eagle_pangu.engine import runner as engine_runner
 from vllm_eagle_pangu.engine import sampling
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
-from vllm_eagle_pangu.engine.tree_step import TreeStep
 from vllm_eagle_pangu.kernels.implementations import Implementations
 
 from . import pretend_device
@@ -73,9 +73,9 @@ def move_to_device(runner, patch) -> None:
     vllm_runner = behind(TreeRunnerMixin, type(runner))
     for name in ("_prepare_inputs", "_build_attention_metadata"):
         patch.setattr(vllm_runner, name, state.host_for(getattr(vllm_runner, name)))
-    drafter = runner.tree_drafter
-    if drafter.target_ids is not None:
-        drafter.target_ids = DeviceTensor(drafter.target_ids)
+    head, step = runner.draft_head, runner.step
+    if head.target_ids is not None:
+        head.target_ids = DeviceTensor(head.target_ids)
     layers = runner.compilation_config.static_forward_context.values()
     for layer in layers:
         layer.impl.scratch = pretend_device.to_device(layer.impl.scratch)
@@ -85,9 +85,11 @@ def move_to_device(runner, patch) -> None:
     # Tensor subclasses cannot return views in inference mode.
     patch.setattr(torch.inference_mode, "__enter__", lambda self: None)
     patch.setattr(torch.inference_mode, "__exit__", lambda self, *error: None)
-    for name in ("_place_trees", "_write_tree_rows", "_attach_trees", "_sample"):
+    patch.setattr(engine_runner, "view_of", strictly(engine_runner.view_of))
+    patch.setattr(engine_runner, "verify_rows", strictly(engine_runner.verify_rows))
+    patch.setattr(step, "before", strictly(step.before))
+    for name in ("_write_tree_rows", "_sample", "propose_draft_token_ids"):
         patch.setattr(runner, name, strictly(getattr(runner, name)))
-    patch.setattr(runner, "propose_draft_token_ids", strictly(runner.propose_draft_token_ids))
     patch.setattr(runner, "_store_trees", freely(runner._store_trees))
     patch.setattr(runner, "_to_list", lambda tensor: tensor.cpu().tolist())
     patch.setattr(runner.sampler, "forward", freely(runner.sampler.forward))
@@ -97,12 +99,11 @@ def move_to_device(runner, patch) -> None:
     )
     patch.setattr(runner, "_model_forward", forward_on_host(runner._model_forward))
     patch.setattr(runner.model, "compute_logits", forward_on_host(runner.model.compute_logits))
-    patch.setattr(drafter, "head", HeadOnHost(drafter.head))
+    patch.setattr(head, "run", HeadOnHost(head.run))
     patch.setattr(
-        drafter.model, "combine_hidden_states",
-        forward_on_host(drafter.model.combine_hidden_states),
-    )  # fmt: skip
-    (group,) = drafter.proposer.draft_attn_groups
+        head.model, "combine_hidden_states", forward_on_host(head.model.combine_hidden_states)
+    )
+    (group,) = head.proposer.draft_attn_groups
     builder = group.get_metadata_builder()
     patch.setattr(builder, "build", forward_on_host(builder.build))
     patch_attention(type(layers_impl(layers)), patch)
@@ -227,7 +228,7 @@ def test_only_requests_that_follow_their_path_go_level_by_level(
         with monkeypatch.context() as patch, torch.no_grad(), PretendDevice():
             move_to_device(trees.runner, patch)
             patch.setattr(sampling, "wait_for", wait_for)
-            patch.setattr(TreeStep, "links", freely(TreeStep.links))
+            patch.setattr(engine_runner, "links_of", freely(engine_runner.links_of))
             # Several calls of the sampler where trees are drawn at every row.
             patch.setattr(trees.runner, "_rows_per_draw", lambda: 7)
             got = texts()

@@ -1,35 +1,167 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A policy may choose another shape each step, up to the configured one, and no token changes."""
+"""What plugs into the step may be exchanged and no token changes: policy, drafter, observer."""
 
-import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
+import torch
 
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.step.accept import Accepted
+from vllm_eagle_pangu.step.commit import Committed
+from vllm_eagle_pangu.step.grow import Drafted, DraftedTrees
+from vllm_eagle_pangu.step.place import Placed
+from vllm_eagle_pangu.step.stages import Observer
+from vllm_eagle_pangu.step.view import BatchView
 
 pytestmark = pytest.mark.engine
 
 SHAPES = [TreeShape(*shape) for shape in ((4, 4, 16), (1, 2, 2), (3, 2, 6), (2, 4, 9), (1, 1, 1))]
+PROMPTS = [list(b"the quick brown fox"), list(b"over"), list(range(40, 140)), [3, 4], [5] * 60]
+SMALL = {"max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 3}
+TOKENS = 30
 
 
-class Cycle:
+@pytest.fixture(scope="module")
+def expected(engine, tiny_pangu):
+    """What the target decodes alone."""
+    with engine(tiny_pangu, None, **SMALL) as plain:
+        return plain.generate(PROMPTS, max_tokens=TOKENS)
+
+
+class RandomShapes:
+    """A `TreePolicy`: another shape for each request and step, none among them."""
+
     def __init__(self) -> None:
-        self.shapes = itertools.cycle(SHAPES)
-        self.chosen = []
+        self.random = random.Random(0)
+        self.planned = []
+        self.reports = []
 
-    def shape(self, batch_size):
-        self.chosen.append(next(self.shapes))
-        return self.chosen[-1]
+    def plan(self, requests):
+        self.planned.append([self.random.choice([None, *SHAPES]) for _ in requests])
+        return self.planned[-1]
+
+    def observe(self, report):
+        self.reports.append((report, report.accepted()))
 
 
-def test_shapes_that_change_every_step_change_no_token(
-    engine, tiny_pangu, tiny_head, tree_config_of
+def test_a_policy_may_choose_another_shape_for_each_request(
+    engine, tiny_pangu, tiny_head, tree_config_of, expected
 ):
-    prompts = [list(b"the quick brown fox"), list(b"over"), list(range(40, 140)), [3, 4]]
-    small = {"max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 3}
-    with engine(tiny_pangu, None, **small) as plain:
-        expected = plain.generate(prompts, max_tokens=30)
-    with engine(tiny_pangu, tree_config_of(tiny_head, (4, 4, 16)), **small) as trees:
-        policy = trees.runner.tree_policy = Cycle()
-        assert trees.generate(prompts, max_tokens=30) == expected
-    assert set(policy.chosen) == set(SHAPES)
+    spec = tree_config_of(tiny_head, (4, 4, 16), verify_mode="reference")
+    with engine(tiny_pangu, spec, **SMALL) as trees:
+        policy = trees.runner.step.policy = RandomShapes()
+        assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
+    assert {shape for plan in policy.planned for shape in plan} == {None, *SHAPES}
+    assert any(len({*plan} - {None}) > 1 for plan in policy.planned), "several shapes in a step"
+    for report, accepted in policy.reports:
+        assert len(report.requests) == len(report.shapes) == len(accepted) > 0
+        for shape, nodes in zip(report.shapes, accepted, strict=True):
+            assert 0 <= nodes <= shape.depth
+        assert report.seconds["verify"] > 0
+    assert sum(sum(accepted) for _, accepted in policy.reports) > TOKENS
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What the copying drafter keeps between its stages."""
+
+    view: BatchView
+    requests: Sequence[int]
+    tokens: Sequence[list[int]]
+
+
+class CopyFromText:
+    """A `Drafter` without a head: what followed the last time the root's token occurred."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+
+    def extend(self, accepted, target):
+        view = accepted.placed.view
+        self.accepted += int(accepted.paths.length.sum())
+        requests = [
+            place
+            for place, request in enumerate(view.requests)
+            if not request.is_partial and request.may_draft and request.may_emit > 8
+        ]
+        if not requests:
+            return None
+        emitted = accepted.paths.output.tolist()
+        tokens = [
+            [
+                *view.tokens[place, : view.requests[place].length].tolist(),
+                *(token for token in emitted[place] if token >= 0),
+            ]
+            for place in requests
+        ]
+        return Histories(view, requests, tokens)
+
+    def grow(self, state, plan):
+        drafted = []
+        for request, tokens, shape in zip(state.requests, state.tokens, plan, strict=True):
+            copied = copy_of(tokens, shape.depth)
+            if copied:
+                row = torch.tensor([[tokens[-1], *copied]])
+                parent = torch.arange(-1, len(copied)).clamp(min=0)[None]
+                tree = TreeBatch.from_parents(row, parent, shape.depth)
+                drafted.append(DraftedTrees(tree, [request], shape))
+        return Drafted(drafted)
+
+
+def copy_of(tokens: list[int], most: int) -> list[int]:
+    before = [place for place, token in enumerate(tokens[:-1]) if token == tokens[-1]]
+    return tokens[before[-1] + 1 :][:most] if before else []
+
+
+def test_a_drafter_may_copy_from_the_text(engine, pair, heldout_prompts, tree_config_of):
+    prompts = sorted(heldout_prompts, key=len)[20:26]
+    with engine(pair[0], None, max_num_seqs=4) as plain:
+        expected = plain.generate(prompts, max_tokens=TOKENS)
+    spec = tree_config_of(pair[1], (4, 4, 16), verify_mode="reference")
+    with engine(pair[0], spec, max_num_seqs=4) as trees:
+        drafter = trees.runner.step.drafter = CopyFromText()
+        assert trees.generate(prompts, max_tokens=TOKENS) == expected
+    assert drafter.accepted > TOKENS
+
+
+class Diary(Observer):
+    """Writes down everything that it is told."""
+
+    def __init__(self) -> None:
+        self.steps, self.requests = [], []
+
+    def began(self, started, finished):
+        self.steps.append([])
+        self.requests += started
+
+    def entered(self, stage):
+        if self.steps:
+            self.steps[-1].append(stage)
+
+    def found(self, result):
+        self.steps[-1].append(type(result))
+
+
+def test_an_observer_sees_every_stage_in_order(
+    engine, tiny_pangu, tiny_head, tree_config_of, expected
+):
+    with engine(tiny_pangu, tree_config_of(tiny_head, (4, 4, 16)), **SMALL) as trees:
+        diary = Diary()
+        trees.runner.stages.observers += (diary,)
+        assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
+        seconds = dict(trees.runner.stages.times)
+    assert len(set(diary.requests)) == len(PROMPTS)
+    full = ["place", Placed, "verify", "draw", "accept", Accepted, "commit", Committed]
+    full += ["extend", "grow", Drafted]
+    whole = [step for step in diary.steps if Drafted in step]
+    assert len(whole) > TOKENS / 4
+    for step in whole:
+        mattering = [entry for entry in step if entry not in ("prepare", "other", "between")]
+        # Trees are placed in two goes, the second one beside the attention metadata.
+        assert [e for i, e in enumerate(mattering) if i == 0 or e != "place"] == full
+        assert step[0] == "other" and step[-1] == "between"
+    assert min(seconds.values()) >= 0 and seconds["verify"] > 0

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.engine import runner as engine_runner
+from vllm_eagle_pangu.step import checks, drafter
+from vllm_eagle_pangu.step import step as step_module
 from vllm_eagle_pangu.tracing import path_invariants, reader, replay
 
 pytestmark = pytest.mark.engine
@@ -71,11 +72,10 @@ def test_a_rate_below_one_traces_the_requests_of_its_share(traced, tmp_path):
     assert 0 < len(seen) < 24 and all(map(wanted, seen))
 
 
-def test_without_traces_no_method_is_wrapped(engine, tiny_pangu, tiny_head, tree_config_of):
+def test_without_traces_nobody_watches(engine, tiny_pangu, tiny_head, tree_config_of):
     with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **SMALL) as running:
         assert running.runner.tracer is None
-        wrapped = [name for name, value in vars(running.runner).items() if callable(value)]
-        assert not {"_sample", "execute_model", "_prepare_inputs"} & set(wrapped)
+        assert running.runner.stages.observers == ()
 
 
 def flip_a_mask_bit(tree):
@@ -99,29 +99,29 @@ def corrupt_a_path_index(paths):
 
 def planted_in_trees(change):
     def plant(monkeypatch):
-        lay_out = engine_runner.lay_out
+        place = step_module.place
 
-        def faulty(**arguments):
-            step = lay_out(**arguments)
-            if bool((step.tree.depth >= 2).any()):
-                change(step.tree)
-            return step
+        def faulty(*arguments):
+            placed = place(*arguments)
+            if placed.trees is not None and bool((placed.trees.tree.depth >= 2).any()):
+                change(placed.trees.tree)
+            return placed
 
-        monkeypatch.setattr(engine_runner, "lay_out", faulty)
+        monkeypatch.setattr(step_module, "place", faulty)
 
     return plant
 
 
 def planted_in_paths(monkeypatch):
-    accept = engine_runner.tree_accept.tree_accept
+    accept = step_module.accept
 
-    def faulty(*arguments, **keywords):
-        paths = accept(*arguments, **keywords)
-        if bool((paths.length > 0).any()):
-            corrupt_a_path_index(paths)
-        return paths
+    def faulty(*arguments):
+        accepted = accept(*arguments)
+        if accepted.trees is not None and bool((accepted.trees.paths.length > 0).any()):
+            corrupt_a_path_index(accepted.trees.paths)
+        return accepted
 
-    monkeypatch.setattr(engine_runner.tree_accept, "tree_accept", faulty)
+    monkeypatch.setattr(step_module, "accept", faulty)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_a_planted_fault_leaves_a_dump_whose_replay_names_the_invariant(
 
 def test_performance_mode_checks_a_sample_of_the_steps(traced, monkeypatch):
     planted_in_trees(flip_a_mask_bit)(monkeypatch)
-    monkeypatch.setattr(engine_runner, "CHECK_EVERY", 3)
+    monkeypatch.setattr(checks, "CHECK_EVERY", 3)
     broken = pytest.raises(Exception, match="tree: a row sees itself and its ancestors")
     with traced() as running, broken:
         running.generate(PROMPTS, max_tokens=20)
-    assert running.runner.steps == 3
+    assert running.runner.step.checks.steps == 3
 
 
 def test_an_exception_of_the_engine_leaves_a_dump_of_a_sound_step(traced, tmp_path, monkeypatch):
@@ -167,7 +167,7 @@ def test_an_exception_of_the_engine_leaves_a_dump_of_a_sound_step(traced, tmp_pa
 
     with traced() as running:
         running.generate(PROMPTS[:1], max_tokens=4)
-        monkeypatch.setattr(running.runner.tree_drafter, "_grow", fails)
+        monkeypatch.setattr(drafter, "grow", fails)
         with pytest.raises(Exception, match="out of luck"):
             running.generate(PROMPTS, max_tokens=20)
     (dump,) = Path(tmp_path).glob("*/dumps/*.json")

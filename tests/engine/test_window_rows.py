@@ -28,7 +28,6 @@ def chain_rows(prefix_start=None):
         key_start=start,
         key_count=torch.full_like(start, count),
         visible=causal(count, start.device).expand(len(PREFIXES), -1, -1),
-        implementation="reference",
         covers_batch=True,
         prefix_start=prefix_start,
     )
@@ -47,7 +46,6 @@ def level_rows(level):
         key_start=int32([t * scratch for t in range(len(PREFIXES))]),
         key_count=torch.full_like(start, (level + 1) * WIDTH),
         visible=own_branch.expand(len(PREFIXES), -1, -1),
-        implementation="reference",
         covers_batch=True,
         level=level,
         width=WIDTH,

@@ -55,8 +55,8 @@ def test_trees_on_triton_kernels_give_plain_decodings_tokens(engine, tiny_pangu,
     # A budget that makes the long prompt's second chunk share a step with trees.
     settings = {"speculative_config": tree_of(tiny_head), "max_num_batched_tokens": 40}
     with engine(tiny_pangu, **settings) as trees:
-        assert runner_of(trees).implementation == "triton"
-        assert runner_of(trees).commit_layers, "one launch commits all layers"
+        assert runner_of(trees).ops.implementation == "triton"
+        assert runner_of(trees).pages.tables, "one launch commits all layers"
         assert generate(trees) == expected
 
 
@@ -68,7 +68,7 @@ def test_layers_with_other_kv_heads_in_one_group_are_committed_too(engine, tmp_p
     with engine(target) as plain:
         expected = generate(plain)
     with engine(target, speculative_config=tree_of(head)) as trees:
-        (group,) = {group for group, _ in runner_of(trees).tree_layers}
+        (group,) = {group for group, _ in runner_of(trees).pages.layers}
         assert generate(trees) == expected
-        committed = runner_of(trees).commit_layers[group]
+        committed = runner_of(trees).pages.tables[group]
     assert sorted(len(layers.keys) for layers in committed) == [1, 2]

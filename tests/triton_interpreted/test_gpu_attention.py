@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.compat import vllm_0_32
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
 from vllm_eagle_pangu.step.rows import LayerScratch, VerifyRows
@@ -104,10 +105,10 @@ def test_tree_rows_are_attended_on_the_backends_pages_behind_padding(impl, cache
         key_start=start,
         key_count=counts,
         visible=torch.rand(2, 7, 7) < 0.5,
-        implementation="triton",
         covers_batch=True,
         batch_rows=torch.arange(rows),
     )
+    impl.attend = Ops.bind("triton").tree_attention
     impl.scratch = LayerScratch.empty(layer_of(impl, cache), rows, cache.device)
     impl.forward(None, query, key, value, cache, SimpleNamespace(tree=trees), output)
     expected = torch.full_like(output, torch.nan)

@@ -33,7 +33,7 @@ from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.drafter import Eagle3Drafter
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import Limits, TargetStates
-from vllm_eagle_pangu.step.place import PendingTree, Placed, ScheduledTree
+from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
 from vllm_eagle_pangu.step.rows import LayerScratch
 from vllm_eagle_pangu.step.stages import Stages
 from vllm_eagle_pangu.step.step import Step
@@ -217,10 +217,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.stages.enter("place")
         placed = self.step.before(view_of(self), self._scheduled_trees(scheduler_output))
         if placed.trees is not None:
-            self.positions.index_copy_(0, placed.trees.batch_rows, placed.trees.positions())
-            # Their K/V stays out of the pages.
-            for table in self.input_batch.block_table.block_tables:
-                table.slot_mapping.gpu.index_fill_(0, placed.trees.node_rows, -1)
+            self._write_tree_rows(placed.trees)
         self.in_flight = placed
         self.stages.enter("prepare")
         return prepared
@@ -230,6 +227,12 @@ class TreeRunnerMixin(GPUModelRunner):
         index_of = self.input_batch.req_id_to_index
         placed = sorted((index_of[req_id], req_id) for req_id, tokens in drafts.items() if tokens)
         return [ScheduledTree(i, drafts[req_id], self.trees[req_id]) for i, req_id in placed]
+
+    def _write_tree_rows(self, trees: PlacedTrees) -> None:
+        """Nodes stand at their depth behind the prefix, and their K/V stays out of the pages."""
+        self.positions.index_copy_(0, trees.batch_rows, trees.positions())
+        for table in self.input_batch.block_table.block_tables:
+            table.slot_mapping.gpu.index_fill_(0, trees.node_rows, -1)
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         attn_metadata, common = super()._build_attention_metadata(*args, **kwargs)
