@@ -15,26 +15,36 @@ from typing import Any
 
 from engines import HEAD, TARGET, engine, generate, heldout_prompts, runner_of, tree
 
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.step.accept import Accepted
+from vllm_eagle_pangu.step.stages import Observer
+
+
+class Recorded(Observer):
+    """Each verified tree with its accepted rows and the bonus token."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[TreeBatch, list[int], int]] = []
+
+    def found(self, result: Any) -> None:
+        if isinstance(result, Accepted) and result.placed.trees is not None:
+            paths = result.paths
+            rows = paths.rows[0, 1 : int(paths.length[0]) + 1].tolist()
+            tree = result.placed.trees.tree
+            self.steps.append((tree, rows, int(paths.output[0, len(rows)])))
+
 
 def main() -> int:
     path = Path(sys.argv[1])
     with engine(TARGET, tree((4, 5, 16), HEAD)) as llm:
-        runner, steps = runner_of(llm), []
-        commit = runner._commit
-
-        def record(step: Any, paths: Any) -> None:
-            rows = paths.rows[0, 1 : int(paths.length[0]) + 1].tolist()
-            steps.append((step.tree, rows, int(paths.output[0, len(rows)]), len(current)))
-            commit(step, paths)
-
-        runner._commit = record
+        recorded = Recorded()
+        runner_of(llm).stages.observers += (recorded,)
         tokenizer = llm.get_tokenizer()
         kept: list[dict[str, Any]] = []
         for prompt in heldout_prompts()[:24]:
-            current = prompt
-            steps.clear()
+            recorded.steps.clear()
             output = generate(llm, [prompt], max_tokens=64)[0]
-            kept += _describe(tokenizer, prompt, output, steps)
+            kept += _describe(tokenizer, prompt, output, recorded.steps)
     best = max(kept, key=lambda one: (one["strays"], len(one["accepted"])))
     path.write_text(json.dumps(best, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{path}: accepted {len(best['accepted'])} nodes, {best['strays']} not the first choice")
@@ -43,7 +53,7 @@ def main() -> int:
 
 def _describe(tokenizer: Any, prompt: list[int], output: list[int], steps: list) -> list[dict]:
     described, emitted = [], 1
-    for batch, rows, bonus, _ in steps:
+    for batch, rows, bonus in steps:
         count = int(batch.valid[0].sum())
         parent = batch.parent[0, :count].tolist()
         score = [round(value, 4) for value in batch.score[0, :count].tolist()]

@@ -13,7 +13,6 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,19 @@ from engines import (
 )
 from random_pair import write_random_pair
 
-# The runner's methods in which the plugin's own work lies, drafting and attention aside.
-OURS = (
-    "_prepare_inputs",
-    "_build_attention_metadata",
-    "_sample",
-    "propose_draft_token_ids",
-)
+from vllm_eagle_pangu.step.stages import Observer, Stages
+
+# Where the stages of a tree step lie in the table.
+OF_STAGE = {
+    "prepare": "inputs",
+    "place": "ours",
+    "verify": "verify",
+    "draw": "sampler",
+    "accept": "ours",
+    "commit": "ours",
+    "extend": "draft",
+    "grow": "draft",
+}
 SWEEP = [(2, 3, 6), (3, 4, 8), (3, 5, 12), (4, 5, 12), (4, 5, 16), (4, 6, 20), (6, 6, 24)]
 
 
@@ -164,50 +169,60 @@ def _speed(
     return 1e3 * count / elapsed, tau, statistics.median(times)
 
 
+class Spent(Observer):
+    """Milliseconds of a tree step by the table's stages."""
+
+    def __init__(self, stages: Stages, spent: dict[str, float]) -> None:
+        self.stages, self.spent = stages, spent
+
+    def ended(self) -> None:
+        for stage, seconds in self.stages.times.items():
+            if stage in OF_STAGE:
+                self.spent[OF_STAGE[stage]] += 1e3 * seconds
+
+
+def _time_vllms(runner: Any, spent: dict[str, float]) -> None:
+    """The same of vLLM's own runner, which tells nobody of its stages."""
+    parts = [
+        (runner, "_model_forward", "verify"),
+        (runner.model, "compute_logits", "verify"),
+        (runner.sampler, "forward", "sampler"),
+        (runner, "_prepare_inputs", "inputs"),
+        (runner, "_build_attention_metadata", "inputs"),
+    ]
+    if runner.speculative_config is not None:
+        parts.append((runner.drafter, "propose", "draft"))
+
+    def timed(original: Any, stage: str) -> Any:
+        def wrapped(*a: Any, **k: Any) -> Any:
+            begin = clock()
+            try:
+                return original(*a, **k)
+            finally:
+                spent[stage] += clock() - begin
+
+        return wrapped
+
+    for owner, name, stage in parts:
+        setattr(owner, name, timed(getattr(owner, name), stage))
+
+
 def _stages(
     args: Any, target: Path, speculative: Any, prompts: list[list[int]]
 ) -> dict[str, float]:
     """Median ms per step of the stages of a decoding step.
 
     `verify` is the target's forward and its logits, `draft` all passes of the head, `ours` what
-    this plugin adds besides (placing trees, masks, walk, commit); vLLM's are `sampler`, `inputs`
-    (its batch and attention metadata) and `rest` (scheduler, bookkeeping, output).
+    this plugin adds besides (placing trees, masks, walk, commit); vLLM's are `sampler` (and the
+    rows that it is given), `inputs` (its batch and attention metadata) and `rest` (scheduler,
+    bookkeeping, output).
     """
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    with ExitStack() as stages, engine(target, speculative, **_options(args)) as llm:
-        runner, spent, stack = runner_of(llm), defaultdict(float), []
-
-        def timed(owner: Any, name: str, stage: str) -> None:
-            original = getattr(owner, name)
-
-            def wrapped(*a: Any, **k: Any) -> Any:
-                stack.append(0.0)
-                begin = clock()
-                try:
-                    return original(*a, **k)
-                finally:
-                    took = clock() - begin
-                    # Time inside a nested stage belongs to that one.
-                    spent[stage] += took - stack.pop()
-                    if stack:
-                        stack[-1] += took
-
-            setattr(owner, name, wrapped)
-
-        timed(runner, "_model_forward", "verify")
-        timed(runner.model, "compute_logits", "verify")
-        timed(runner.sampler, "forward", "sampler")
-        # Where ours wraps vLLM's method, ours is its time less that of vLLM's inside it.
-        for name in ("_prepare_inputs", "_build_attention_metadata"):
-            stages.callback(setattr, GPUModelRunner, name, getattr(GPUModelRunner, name))
-            timed(GPUModelRunner, name, "inputs")
-        if hasattr(runner, "tree_drafter"):
-            for name in OURS:
-                timed(runner, name, "ours")
-            timed(runner.tree_drafter, "propose", "draft")
-        elif speculative is not None:
-            timed(runner.drafter, "propose", "draft")
+    with engine(target, speculative, **_options(args)) as llm:
+        runner, spent = runner_of(llm), defaultdict(float)
+        if hasattr(runner, "stages"):
+            runner.stages.observers += (Spent(runner.stages, spent),)
+        else:
+            _time_vllms(runner, spent)
         steps = []
         core = llm.llm_engine.engine_core
         step = core.get_output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What traces cost: the same engine with its methods wrapped and unwrapped, prompt by prompt.
+"""What traces cost: the same engine with and without its observer, prompt by prompt.
 
     python benchmarks/trace_overhead.py [--prompts 24] [--rounds 5]
 
@@ -30,29 +30,6 @@ from engines import (
 )
 
 
-class Tracing:
-    """Puts the wrapped methods of a traced engine aside, and back."""
-
-    def __init__(self, runner) -> None:
-        owners = (runner, runner.sampler, runner.model)
-        names = [*vars(runner)], ["forward"], ["compute_logits"]
-        self.wrapped = [
-            (owner, name, vars(owner)[name])
-            for owner, own in zip(owners, names, strict=True)
-            for name in own
-            if hasattr(vars(owner).get(name), "__wrapped__")
-        ]
-        assert len(self.wrapped) > 8, self.wrapped
-
-    def on(self) -> None:
-        for owner, name, method in self.wrapped:
-            setattr(owner, name, method)
-
-    def off(self) -> None:
-        for owner, name, _ in self.wrapped:
-            delattr(owner, name)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--prompts", type=int, default=24)
@@ -64,19 +41,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         spec = tree(SHAPES["default"], HEAD, trace_dir=folder)
         with engine(TARGET, spec, dtype="bfloat16", max_num_seqs=1) as llm:
-            tracing = Tracing(runner_of(llm))
+            stages = runner_of(llm).stages
+            traced = stages.observers
+            assert traced
             generate(llm, prompts[:4], max_tokens=arguments.tokens)
             for turn in range(arguments.rounds):
                 for index, prompt in enumerate(prompts):
                     took = {}
                     for state in ("on", "off") if (turn + index) % 2 else ("off", "on"):
-                        if state == "off":
-                            tracing.off()
+                        stages.observers = traced if state == "on" else ()
                         begin = clock()
                         generate(llm, [prompt], max_tokens=arguments.tokens)
                         took[state] = clock() - begin
-                        if state == "off":
-                            tracing.on()
                     ratios.append(took["on"] / took["off"])
                     for state, value in took.items():
                         times[state].append(value)

@@ -4,6 +4,7 @@
 import pytest
 
 from vllm_eagle_pangu.config import TreeConfig, forced_eager_attention, refusal
+from vllm_eagle_pangu.core.request import RequestView
 
 HOST_KEYS = {"method", "model", "num_speculative_tokens", "revision", "draft_sample_method"}
 
@@ -53,10 +54,10 @@ def test_a_chain_is_one_wide_and_as_deep_as_long(keys, length):
     assert host["num_speculative_tokens"] == length
 
 
-def test_the_policy_gives_the_configured_shape_to_every_batch():
+def test_the_policy_gives_the_configured_shape_to_every_request():
     tree, _ = split(num_speculative_tokens=10, tree_depth=3, tree_width=2)
-    for batch_size in (1, 8):
-        shape = tree.policy().shape(batch_size)
+    requests = [RequestView(name, 5, 6, 20, False, True) for name in "ab"]
+    for shape in tree.policy().plan(requests):
         assert (shape.width, shape.depth, shape.nodes) == (2, 3, 10)
 
 
