@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # On a machine with a GPU, where $(PYTHON) has the CUDA build of vLLM, the demo runs on that build.
 CUDA_PACKAGES := $(if $(filter demo,$(MAKECMDGOALS)),$(shell $(PYTHON) constraints/cuda_packages.py))
 
-.PHONY: setup demo demo-gpu test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
+.PHONY: setup demo demo-gpu check test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
 
 setup: $(STAMP)
 
@@ -58,6 +58,10 @@ SEED_OPTION := $(if $(SEED),--seed=$(SEED))
 
 test: lint
 	$(BIN)/python tests/run.py $(SEED_OPTION)
+
+# What a change of the step needs to hear at once: CONTRIBUTING.md.
+check: lint
+	$(BIN)/python tests/run.py $(SEED_OPTION) tests/core tests/kernels/test_draft_ops.py tests/kernels/test_tree_accept.py tests/engine/test_policy.py
 
 # triton-ascend takes Triton's place in an environment of its own; needs no NPU and no CANN.
 test-ascend-lowering:
