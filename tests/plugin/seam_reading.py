@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TypeGuard
 
 import numpy as np
@@ -85,16 +86,22 @@ def imports(file: str) -> dict[str, str]:
 
 
 @cache
-def adapters() -> dict[type, tuple[type, ...]]:
-    """Our classes with a class of vLLM's behind them: for a mixin, behind those that mix it in."""
-    ours = []
+def modules() -> dict[str, ModuleType | str]:
+    """Our files' modules, or why one cannot be imported: a name that it imports is gone."""
+    found: dict[str, ModuleType | str] = {}
     for file in FILES:
         try:
-            module = import_module(module_of(file))
-        except (ImportError, AttributeError):
-            # For the other line of vLLM.
-            continue
-        ours += [c for c in vars(module).values() if inspect.isclass(c) and is_ours(c)]
+            found[file] = import_module(module_of(file))
+        except (ImportError, AttributeError) as error:
+            found[file] = f"{file} cannot be imported: {error}"
+    return found
+
+
+@cache
+def adapters() -> dict[type, tuple[type, ...]]:
+    """Our classes with a class of vLLM's behind them: for a mixin, behind those that mix it in."""
+    every = [x for module in modules().values() for x in getattr(module, "__dict__", {}).values()]
+    ours = [c for c in every if inspect.isclass(c) and is_ours(c)]
     behind = {
         c: tuple({v: 0 for d in ours if c in d.__mro__ for v in d.__mro__ if not is_ours(v)})
         for c in ours
