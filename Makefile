@@ -79,7 +79,8 @@ test-vllm-0.23:
 	  $(INDEX) -r constraints/cpu-vllm-0.23.txt
 	$(SECOND_LINE)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
 	  --no-build-isolation -e .
-	$(SECOND_LINE)/bin/python tests/run.py $(SEED_OPTION) tests/engine tests/models tests/plugin/test_cuda.py
+	$(SECOND_LINE)/bin/python tests/run.py $(SEED_OPTION) tests/engine tests/models \
+	  tests/plugin/test_cuda.py tests/plugin/test_seam_table.py
 
 # README's own-model commands from nothing, in an environment of their own (3.5 GB, gone afterwards).
 test-own-model: $(STAMP)
