@@ -30,12 +30,12 @@ Logits = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Rounding:
-    """How far rounding moves the target's logits, over `positions`.
+    """How far rounding moves the target's logits, in `compared` pairs of evaluations of a position.
 
-    `close`: positions whose two best tokens lie within the bound, where either of them passes.
+    `close`: pairs whose two best tokens lie within the bound, where either of them passes.
     """
 
-    positions: int
+    compared: int
     mean: float
     p99: float
     most: float
@@ -48,7 +48,7 @@ class Rounding:
 
     def __str__(self) -> str:
         return (
-            f"over {self.positions} positions the target's own logits move by {self.mean:.4f} on "
+            f"in {self.compared} comparisons the target's own logits move by {self.mean:.4f} on "
             f"average, {self.p99:.4f} at p99, {self.most:.4f} at most; so a token may lie "
             f"{self.bound:.4f} behind the best, as the second best does at {self.close} of them"
         )
