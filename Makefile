@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # On a machine with a GPU, where $(PYTHON) has the CUDA build of vLLM, the demo runs on that build.
 CUDA_PACKAGES := $(if $(filter demo,$(MAKECMDGOALS)),$(shell $(PYTHON) constraints/cuda_packages.py))
 
-.PHONY: setup demo demo-gpu test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
+.PHONY: setup demo demo-gpu check test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
 
 setup: $(STAMP)
 
@@ -59,6 +59,10 @@ SEED_OPTION := $(if $(SEED),--seed=$(SEED))
 test: lint
 	$(BIN)/python tests/run.py $(SEED_OPTION)
 
+# What a change of the step needs to hear at once: CONTRIBUTING.md.
+check: lint
+	$(BIN)/python tests/run.py $(SEED_OPTION) tests/core tests/kernels/test_draft_ops.py tests/kernels/test_tree_accept.py tests/engine/test_policy.py
+
 # triton-ascend takes Triton's place in an environment of its own; needs no NPU and no CANN.
 test-ascend-lowering:
 	test -x $(ASCEND)/bin/python || $(PYTHON) -m venv $(ASCEND)
@@ -75,7 +79,8 @@ test-vllm-0.23:
 	  $(INDEX) -r constraints/cpu-vllm-0.23.txt
 	$(SECOND_LINE)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
 	  --no-build-isolation -e .
-	$(SECOND_LINE)/bin/python tests/run.py $(SEED_OPTION) tests/engine tests/models tests/plugin/test_cuda.py
+	$(SECOND_LINE)/bin/python tests/run.py $(SEED_OPTION) tests/engine tests/models \
+	  tests/plugin/test_cuda.py tests/plugin/test_seam_table.py
 
 # README's own-model commands from nothing, in an environment of their own (3.5 GB, gone afterwards).
 test-own-model: $(STAMP)

@@ -10,6 +10,7 @@ target's best to within the target's own rounding, measured here (`vllm_eagle_pa
 
 import argparse
 import sys
+from itertools import chain
 from typing import Any
 
 from engines import HEAD, SHAPES, TARGET, engine, generate, heldout_prompts, requests, save, tree
@@ -79,6 +80,7 @@ def _judged(
     args: Any, prompts: Any, plain: Any, differing: Any
 ) -> tuple[ties.Rounding, list[dict[str, Any]]]:
     """The target's own rounding, and every differing output judged by it."""
+    low: list[ties.Logits] = []
 
     def logits(prompts: list[list[int]], outputs: list[list[int]]) -> list[list[ties.Logits]]:
         contexts = [prompt + output for prompt, output in zip(prompts, outputs, strict=True)]
@@ -88,10 +90,12 @@ def _judged(
 
     with engine(TARGET, None, dtype=args.dtype, logprobs_mode="raw_logits") as llm:
         answers = requests(llm, prompts, max_tokens=args.tokens, logprobs=ties.TOP)
-        decoded = [_values(row) for a in answers for row in a.outputs[0].logprobs]
+        low += [_values(row) for a in answers for row in a.outputs[0].logprobs]
         outputs = [list(a.outputs[0].token_ids) for a in answers]
-        prefilled = [row for output in logits(prompts, outputs) for row in output]
-        rounding = ties.rounding(zip(decoded, prefilled, strict=True))
+        low += chain.from_iterable(logits(prompts, outputs))
+    with engine(TARGET, None, dtype="float32", logprobs_mode="raw_logits") as llm:
+        exact = list(chain.from_iterable(logits(prompts, outputs)))
+        rounding = ties.rounding(zip(low, exact + exact, strict=True))
         rows = logits([prompts[index] for _, _, index, _ in differing], [d[-1] for d in differing])
     found = []
     for (shape, batch, index, output), its_rows in zip(differing, rows, strict=True):

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import torch
 
+from vllm_eagle_pangu.kernels.cache_folder import cache_dir
+
 # IEEE semantics stay on: the ops let a NaN in live input through to the output. No errno and no
 # traps are what the vectoriser needs.
 _FLAGS = (
@@ -52,15 +54,6 @@ def load_native(name: str, folder: Path) -> ctypes.CDLL:
     if not library.exists():
         _compile(name, [compiler, *_FLAGS, *map(str, sources), runtime], library)
     return ctypes.CDLL(str(library))
-
-
-def cache_dir() -> Path:
-    """EAGLE_PANGU_CACHE_DIR, or the user's cache folder."""
-    chosen = os.environ.get("EAGLE_PANGU_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "eagle-pangu"
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 """What the user may say about trees in `speculative_config`, checked."""
 
 import difflib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,6 @@ MAX_NODES = 128
 
 # Of a run's trace lines.
 DEFAULT_MAX_BYTES = 256 * 2**20
-
-FORCE_EAGER_ATTENTION = "PANGU_FORCE_EAGER_ATTN"
 
 POLICIES = ("dynamic", "chain")
 VERIFY_MODES = ("performance", "reference")
@@ -151,19 +148,6 @@ class TreeConfig:
 def tree_config(vllm_config: Any) -> TreeConfig | None:
     """The tree configuration that a `VllmConfig` carries; None without the method."""
     return getattr(vllm_config.speculative_config, ATTRIBUTE, None)
-
-
-def forced_eager_attention() -> bool:
-    """Whether the operator asked for the eager definition of tree attention in place of the op.
-
-    Raises ValueError for a value that is neither 0 nor 1.
-    """
-    value = os.environ.get(FORCE_EAGER_ATTENTION, "0")
-    if value not in ("0", "1"):
-        raise refusal(
-            FORCE_EAGER_ATTENTION, value, "must be 0 or 1", f"set {FORCE_EAGER_ATTENTION}=1"
-        )
-    return value == "1"
 
 
 # Keys that count something, with the value that an error suggests where the given one is no number.

@@ -4,14 +4,16 @@
 Decode multiplies one row at a time, verification M+1 rows, prefill all of them: sums are taken in
 other orders, and in half precision a logit comes out differently each time. How much so depends on
 the kernels of the machine, so it is measured where the judgement is made (`rounding`): the target's
-logits for the same positions, once from decode and once from prefill. Nothing that is to be judged
-takes part, so that no error widens its own bound.
+own logits in half precision, plain decoding's and a prefill's, against float32's for the same
+positions. Decode against prefill would not do: there are machines on which they agree to the last
+bit, and any third order parts from both. Nothing that is to be judged takes part, so that no error
+widens its own bound.
 
-The bound: let r be the most that a logit moved. A token x that was drawn from logits z' had
-z'(x) >= z'(b) for every b. In a prefill's logits z of the same context it then lies behind b by
-z(b) - z(x) <= (z(b) - z'(b)) + (z'(x) - z(x)) <= 2r: either logit may move by r. So each token
-of an output, given the output's own tokens before it, must lie within 2r of the best. Where nothing
-moves, only an exact tie passes.
+The bound: let r be the most that rounding moved a logit. A token x that was drawn from rounded
+logits z' had z'(x) >= z'(b) for every b. In float32's logits z of the same context it then lies
+behind b by z(b) - z(x) <= (z(b) - z'(b)) + (z'(x) - z(x)) <= 2r: either logit may move by r. So
+each token of an output, given the output's own tokens before it, must lie within 2r of the best.
+Where nothing moves, only an exact tie passes.
 """
 
 import math
@@ -28,12 +30,12 @@ Logits = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Rounding:
-    """How far the target's logits move between two orders of summation, over `positions`.
+    """How far rounding moves the target's logits, in `compared` pairs of evaluations of a position.
 
-    `close`: positions whose two best tokens lie within the bound, where either of them passes.
+    `close`: pairs whose two best tokens lie within the bound, where either of them passes.
     """
 
-    positions: int
+    compared: int
     mean: float
     p99: float
     most: float
@@ -46,7 +48,7 @@ class Rounding:
 
     def __str__(self) -> str:
         return (
-            f"over {self.positions} positions the target's own logits move by {self.mean:.4f} on "
+            f"in {self.compared} comparisons the target's own logits move by {self.mean:.4f} on "
             f"average, {self.p99:.4f} at p99, {self.most:.4f} at most; so a token may lie "
             f"{self.bound:.4f} behind the best, as the second best does at {self.close} of them"
         )
@@ -78,7 +80,7 @@ class Difference:
 
 
 def rounding(pairs: Iterable[tuple[Logits, Logits]]) -> Rounding:
-    """From two evaluations of each position; compares the tokens that both list.
+    """From two evaluations of each position, the exact one second; compares what both list.
 
     What shifts all logits of a position changes no draw and is taken out. So either evaluation may
     be of log-probabilities, which vLLM 0.23 gives for prompts whatever its --logprobs-mode.
@@ -101,8 +103,8 @@ def judge(
 ) -> Difference:
     """Judge an output that is not plain decoding's, of the same length.
 
-    `logits`: per position the highest ones of a prefill of `other`, the one of its own token
-    included. A token that plain decoding drew and that is not among them is no candidate at all.
+    `logits`: per position the highest ones of float32's prefill of `other`, the one of its own
+    token included. A token that plain decoding drew and that is not among them is no candidate.
     """
     best = [max(row.values()) for row in logits]
     gaps = [top - row[token] for top, row, token in zip(best, logits, other, strict=True)]

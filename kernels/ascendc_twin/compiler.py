@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from vllm_eagle_pangu.kernels.ascendc_twin.launch import TwinKernel
-from vllm_eagle_pangu.kernels.native import cache_dir
+from vllm_eagle_pangu.kernels.cache_folder import cache_dir
 
 _TWIN = Path(__file__).parent
 _FLAGS = ("-std=c++17", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unknown-pragmas")

@@ -57,7 +57,7 @@ class CommitLayers:
             tensors = (key, value, pair.key, pair.value)
             layouts.setdefault(tuple(map(_layout, tensors)), []).append(index)
         return [
-            cls(*([given[index] for index in alike] for given in (keys, values, pages)))
+            cls([keys[i] for i in alike], [values[i] for i in alike], [pages[i] for i in alike])
             for alike in layouts.values()
         ]
 

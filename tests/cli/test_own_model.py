@@ -77,16 +77,19 @@ def test_readmes_commands_work_on_a_fresh_machine(tmp_path, serving, port):
 
     for step in ("python3", "pip install"):
         assert shell(commands[step]).returncode == 0
-    examined = shell(commands["eagle-pangu doctor"])
-    mends = [line.partition("; mend: ")[2] for line in examined.stdout.splitlines()]
-    mends = [mend for mend in mends if mend]
-    assert examined.returncode == (1 if mends else 0), "each fault has its mend"
-    exports = [mend for mend in mends if mend.startswith("export ")]
-    for mend in mends:
-        if mend not in exports:
-            assert shell(mend).returncode == 0
-    again = " && ".join([*exports, commands["eagle-pangu doctor"]])
-    assert shell(again).returncode == 0
+    exports: list[str] = []
+    # A third time where somebody took the machine's memory meanwhile.
+    for _ in range(3):
+        examined = shell(" && ".join([*exports, commands["eagle-pangu doctor"]]))
+        mends = [line.partition("; mend: ")[2] for line in examined.stdout.splitlines()]
+        mends = [mend for mend in mends if mend]
+        assert examined.returncode == (1 if mends else 0), "each fault has its mend"
+        for mend in mends:
+            if mend.startswith("export "):
+                exports.append(mend)
+            else:
+                assert shell(mend).returncode == 0
+    assert not mends
     # `serve` needs none of the exports.
     program, *words = on_port(commands["eagle-pangu serve"], port)
     with serving([str(folder / "own" / "bin" / program), *words], environment) as server:

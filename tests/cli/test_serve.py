@@ -48,6 +48,12 @@ def test_a_machine_of_few_cores_gets_what_it_needs(monkeypatch):
         assert mine == "mine.so"
 
 
+@cpu_only
+def test_vllm_does_not_try_to_load_what_it_compiled_before():
+    """Regression: it cannot, and every second start of a server ended in a stack overflow."""
+    assert command.plan("T", "H", [], {}).environment[needs.SAVED_COMPILE] == "0"
+
+
 def test_many_cores_keep_engine_and_worker_apart(monkeypatch):
     monkeypatch.setattr(needs, "cores", lambda: 64)
     plan = command.plan("T", "H", [], {})
@@ -79,6 +85,7 @@ def test_the_users_environment_wins():
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "LD_PRELOAD": "/opt/libgomp.so",
         "VLLM_CPU_KVCACHE_SPACE": "4",
+        needs.SAVED_COMPILE: "1",
     }
     plan = command.plan("T", "H", [], given)
     assert not plan.environment

@@ -21,7 +21,7 @@ def test_rounding_is_what_logits_of_the_same_position_and_token_move_by():
     ]
 
     assert ties.rounding(pairs) == ties.Rounding(
-        positions=2, mean=0.375 / 4, p99=0.25, most=0.25, close=1
+        compared=2, mean=0.375 / 4, p99=0.25, most=0.25, close=1
     )
 
 

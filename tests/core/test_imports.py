@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "core": {"kernels", "core"},
     "step": {"kernels", "core", "step"},
     "engine": {
-        *("kernels", "core", "step", "engine", "config", "tracing"),
+        *("kernels", "core", "step", "engine", "config", "env", "tracing"),
         # Workers register the attention backends of vLLM's version, which stand on these.
         "compat",
     },

@@ -29,4 +29,5 @@ def test_a_planted_wrong_token_fails_the_demo_which_names_it_and_nothing_else(tm
     }
     assert wrong == {("tree", "0"): planted}
     assert f"token {planted} lies" in done.stdout
-    assert figures["rounding"]["positions"] == 2 * 32
+    # Decode and prefill in bfloat16, each against float32.
+    assert figures["rounding"]["compared"] == 2 * 2 * 32

@@ -3,8 +3,9 @@
 
 import pytest
 
-from vllm_eagle_pangu.config import TreeConfig, forced_eager_attention, refusal
+from vllm_eagle_pangu.config import TreeConfig, refusal
 from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.env import forced_eager_attention
 
 HOST_KEYS = {"method", "model", "num_speculative_tokens", "revision", "draft_sample_method"}
 

@@ -3,7 +3,8 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from vllm_eagle_pangu.reference.cache import FAST_REORDER_ENV, CommittedCache
+from vllm_eagle_pangu.env import FAST_CACHE_REORDER
+from vllm_eagle_pangu.reference.cache import CommittedCache
 
 LAYERS, HEADS, SIZE, PREFIX, ROWS = 3, 2, 5, 7, 6
 
@@ -23,7 +24,7 @@ def append(cache: DynamicCache, rows: list[tuple[torch.Tensor, torch.Tensor]]) -
 
 @pytest.fixture
 def committed(monkeypatch: pytest.MonkeyPatch) -> CommittedCache:
-    monkeypatch.delenv(FAST_REORDER_ENV, raising=False)
+    monkeypatch.delenv(FAST_CACHE_REORDER, raising=False)
     cache = CommittedCache()
     cache.commit_length(append(DynamicCache(), random_rows(1, PREFIX)), row=0, length=PREFIX)
     return cache
@@ -77,7 +78,7 @@ def test_fast_and_full_reorder_give_the_same_state(
     prefix, rows = random_rows(1, PREFIX), random_rows(1, ROWS)
     states = []
     for setting in ("1", "0"):
-        monkeypatch.setenv(FAST_REORDER_ENV, setting)
+        monkeypatch.setenv(FAST_CACHE_REORDER, setting)
         cache = CommittedCache()
         cache.commit_length(append(DynamicCache(), prefix), row=0, length=PREFIX)
         cache.commit_path(append(cache.branch(1), rows), path)
@@ -103,6 +104,6 @@ def test_a_changed_prefix_falls_back_to_the_full_reorder(
 
 
 def test_an_unknown_reorder_setting_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(FAST_REORDER_ENV, "yes")
-    with pytest.raises(ValueError, match=f"{FAST_REORDER_ENV}='yes'.*set it to 0 or 1"):
+    monkeypatch.setenv(FAST_CACHE_REORDER, "yes")
+    with pytest.raises(ValueError, match=f"{FAST_CACHE_REORDER}='yes'.*to 0 or 1"):
         CommittedCache()

@@ -6,8 +6,8 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.env import FAST_CACHE_REORDER
 from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
-from vllm_eagle_pangu.reference.cache import FAST_REORDER_ENV
 from vllm_eagle_pangu.reference.decoder import OracleDecoder, Trace
 
 SHAPES = [TreeShape(1, 5, 5), TreeShape(2, 3, 6), TreeShape(4, 5, 16)]
@@ -138,10 +138,10 @@ def test_on_a_chain_commit_by_length_equals_commit_by_path(
 def test_decoding_does_not_depend_on_the_fast_reorder(
     oracle: OracleDecoder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv(FAST_REORDER_ENV, "1")
+    monkeypatch.setenv(FAST_CACHE_REORDER, "1")
     fast = oracle.tree(PROMPTS[0], NEW_TOKENS, SHAPES[1])
     assert (oracle.cache.fast_commits, oracle.cache.full_commits) == (len(fast.steps), 0)
-    monkeypatch.setenv(FAST_REORDER_ENV, "0")
+    monkeypatch.setenv(FAST_CACHE_REORDER, "0")
     full = oracle.tree(PROMPTS[0], NEW_TOKENS, SHAPES[1])
     assert (oracle.cache.fast_commits, oracle.cache.full_commits) == (0, len(full.steps))
     assert fast.tokens == full.tokens

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from vllm_eagle_pangu.env import TRACE_DIR
 from vllm_eagle_pangu.tracing import provenance
-from vllm_eagle_pangu.tracing.config import TRACE_DIR, TraceConfig, chosen_trace
+from vllm_eagle_pangu.tracing.config import TraceConfig, chosen_trace
 from vllm_eagle_pangu.tracing.reader import read_manifest
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 

@@ -46,18 +46,18 @@ class Ops:
     def bind(cls, implementation: str, attention: str | None = None) -> "Ops":
         """All ops of one implementation, `tree_attention` of another where `attention` says so."""
         attention = attention or implementation
-        chosen = {"implementation": implementation}
+        name = implementation
         return cls(
-            implementation,
+            name,
             attention,
-            draft_batch=partial(draft_batch.draft_batch, **chosen),
-            top_children=partial(top_children.top_children, **chosen),
-            tree_expand=partial(tree_expand.tree_expand, **chosen),
-            tree_build=partial(tree_build.tree_build, **chosen),
+            draft_batch=partial(draft_batch.draft_batch, implementation=name),
+            top_children=partial(top_children.top_children, implementation=name),
+            tree_expand=partial(tree_expand.tree_expand, implementation=name),
+            tree_build=partial(tree_build.tree_build, implementation=name),
             tree_attention=partial(tree_attention.tree_attention, implementation=attention),
-            tree_accept=partial(tree_accept.tree_accept, **chosen),
-            commit_slots=partial(kv_commit.commit_slots, **chosen),
-            commit_pages=partial(kv_commit.commit_pages, **chosen),
+            tree_accept=partial(tree_accept.tree_accept, implementation=name),
+            commit_slots=partial(kv_commit.commit_slots, implementation=name),
+            commit_pages=partial(kv_commit.commit_pages, implementation=name),
         )
 
     def prepare(self, dtype: torch.dtype) -> None:

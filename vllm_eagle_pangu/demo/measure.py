@@ -144,21 +144,26 @@ def record_round(
         records[name].accepted += accepted - before[name][1]
 
 
-def target_rounding(record: Record, plain: Client) -> ties.Rounding:
-    """How far the target's logits move on this machine, over plain decoding's own completions."""
+def target_rounding(record: Record, plain: Client, exact: Client) -> ties.Rounding:
+    """How far rounding moves the target's logits here, over plain decoding's own completions.
+
+    `exact` serves the target in float32.
+    """
     pairs: list[tuple[ties.Logits, ties.Logits]] = []
     for first, *_ in record.completions.values():
         ids, decoded = plain.decode_logits(first.prompt_ids, len(first.ids))
-        pairs += zip(decoded, plain.prefill_logits(first.prompt_ids, ids), strict=True)
+        rows = exact.prefill_logits(first.prompt_ids, ids)
+        pairs += zip(decoded, rows, strict=True)
+        pairs += zip(plain.prefill_logits(first.prompt_ids, ids), rows, strict=True)
     return ties.rounding(pairs)
 
 
-def plant_wrong_token(completion: Completion, plain: Client) -> int:
+def plant_wrong_token(completion: Completion, exact: Client) -> int:
     """Put a token in where the target is surest: the last of its highest. Returns the position.
 
     As far from a tie as the output offers, so that every sane bound must find it.
     """
-    rows = plain.prefill_logits(completion.prompt_ids, completion.ids)
+    rows = exact.prefill_logits(completion.prompt_ids, completion.ids)
     at = max(range(len(rows)), key=lambda i: max(rows[i].values()) - min(rows[i].values()))
     completion.ids[at] = min(rows[at], key=rows[at].__getitem__)
     return at

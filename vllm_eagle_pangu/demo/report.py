@@ -13,9 +13,9 @@ METHOD = f"""\
 Batch 1, greedy, fixed length; tokens per second as the client sees them, prompt included: per
 prompt the median of {settings.REPEATS} runs. The servers stand side by side, idle but for the one
 asked; each prompt goes to all methods in turn, so that a slow minute slows them all. tau = tokens
-per target forward, from the servers' own counters. Rounding: how far the plain server's logits
-move between decode and prefill of the same tokens. A near-tie: every token of the output lies no
-farther behind the best than that allows, in the target's prefill of the same output."""
+per target forward, from the servers' own counters. Rounding: how far the plain server's logits lie
+from those of the same target in float32, for the same tokens. A near-tie: every token of the output
+lies no farther behind float32's best than that allows."""
 
 # By method, by prompt index.
 Differences = dict[str, dict[int, Difference]]
@@ -31,10 +31,11 @@ def completion(prompt: str, text: str, chunks: list[int]) -> str:
     return "\n".join([*lines, f"  ({sum(chunks)} tokens streamed in {len(chunks)} chunks)\n"])
 
 
-def differences(records: dict[str, Record], plain: Client, bound: float) -> Differences:
-    """Every prompt on which a method's output parts from plain decoding's, judged; of its repeats
-    the one with the token that lies farthest behind."""
-    reference = next(record for name, record in records.items() if name == plain.server.name)
+def differences(
+    records: dict[str, Record], reference: Record, exact: Client, bound: float
+) -> Differences:
+    """Every prompt on which a method's output parts from plain decoding's, `reference`, judged; of
+    its repeats the one with the token that lies farthest behind. `exact` serves in float32."""
     found: Differences = {}
     for name, record in records.items():
         found[name] = {}
@@ -43,7 +44,7 @@ def differences(records: dict[str, Record], plain: Client, bound: float) -> Diff
             for run in runs:
                 if run.ids == expected.ids:
                     continue
-                logits = plain.prefill_logits(expected.prompt_ids, run.ids)
+                logits = exact.prefill_logits(expected.prompt_ids, run.ids)
                 judged = ties.judge(expected.ids, run.ids, logits, bound)
                 if index not in found[name] or max(judged.gaps) > max(found[name][index].gaps):
                     found[name][index] = judged

@@ -25,6 +25,7 @@ from vllm_eagle_pangu.demo.server import Server
 
 TREE = "tree"
 PLAIN = "plain"
+EXACT = "float32"
 # Servers of the sweep that load at the same time: each takes about 2 GB.
 LOADED_TOGETHER = 2
 
@@ -149,11 +150,14 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         records = {name: Record(name) for name in clients}
         for _ in range(settings.REPEATS):
             record_round(clients, records, prompts, tokens)
-        rounding = target_rounding(records[PLAIN], clients[PLAIN])
+        # Once nothing is timed any more.
+        judge = stack.enter_context(Server(EXACT, found.target, None, ("--dtype=float32",)))
+        exact = ready([judge], prompts[0], tokens)[EXACT]
+        rounding = target_rounding(records[PLAIN], clients[PLAIN], exact)
         if arguments.plant_wrong_token:
-            at = plant_wrong_token(records[TREE].completions[0][-1], clients[PLAIN])
+            at = plant_wrong_token(records[TREE].completions[0][-1], exact)
             print(f"Planted a wrong token in the tree's last answer to prompt 0: token {at}.")
-        differences = report.differences(records, clients[PLAIN], rounding.bound)
+        differences = report.differences(records, records[PLAIN], exact, rounding.bound)
     print(report.sweep_table(chains, chain.server.name))
     print(report.comparison(records, rounding, differences, streams_alike))
     if arguments.json:

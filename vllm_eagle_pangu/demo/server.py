@@ -95,14 +95,22 @@ class ProcessGroup:
 class Server:
     """vLLM's OpenAI server on a free loopback port; a context manager.
 
-    `speculative` is the value of --speculative-config, None for plain decoding. Starting only
-    launches the process, so that several can load at the same time; `wait` blocks until ready.
+    `speculative` is the value of --speculative-config, None for plain decoding; `flags` come behind
+    those of all servers and win. Starting only launches the process, so that several can load at
+    the same time; `wait` blocks until ready.
     """
 
-    def __init__(self, name: str, target: Path, speculative: dict[str, object] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        target: Path,
+        speculative: dict[str, object] | None,
+        flags: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.target = target
         self.speculative = speculative
+        self.flags = flags
         self.port = free_port()
         self.group: ProcessGroup | None = None
 
@@ -113,7 +121,11 @@ class Server:
     def command(self) -> list[str]:
         vllm = Path(sys.executable).with_name("vllm")
         line = [str(vllm), "serve", str(self.target), "--host=127.0.0.1", f"--port={self.port}"]
-        line += [f"--served-model-name={settings.SERVED_NAME}", *settings.server_flags()]
+        line += [
+            f"--served-model-name={settings.SERVED_NAME}",
+            *settings.server_flags(),
+            *self.flags,
+        ]
         if self.speculative is not None:
             line += ["--speculative-config", json.dumps(self.speculative)]
         return line

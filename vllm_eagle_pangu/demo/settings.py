@@ -26,7 +26,7 @@ _SERVER_FLAGS = (
     "--no-enable-prefix-caching",
     # On any number of cores, so that every machine's demo measures the same.
     *needs.ONE_PROCESS_FLAGS,
-    # What the plain server's rounding is measured in, decoding and prefilling alike.
+    # What rounding is measured in, decoding and prefilling alike.
     "--logprobs-mode=raw_logits",
 )
 

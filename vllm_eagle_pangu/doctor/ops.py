@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from vllm_eagle_pangu.config import forced_eager_attention
 from vllm_eagle_pangu.doctor.child import reason, report
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
+from vllm_eagle_pangu.env import forced_eager_attention
 from vllm_eagle_pangu.serving import needs
 
 # Folder of the op, its function, and which of its cases is run.

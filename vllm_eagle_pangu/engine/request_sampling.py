@@ -15,6 +15,12 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm_eagle_pangu.core.uploads import upload
 
 _PENALTIES = ("frequency_penalties", "presence_penalties", "repetition_penalties")
+# Of vLLM's input batch: the ids of the requests that have one.
+_PENALISED = (
+    "frequency_penalties_reqs",
+    "presence_penalties_reqs",
+    "repetition_penalties_reqs",
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class RequestSampling:
     def of_step(cls, batch: Any) -> "RequestSampling":
         """Of vLLM's input batch; counts the thinking tokens of the last step, so once a step."""
         metadata = batch.sampling_metadata
-        requests = {req_id for name in _PENALTIES for req_id in getattr(batch, f"{name}_reqs")}
+        requests = {req_id for name in _PENALISED for req_id in getattr(batch, name)}
         holder = metadata.thinking_budget_state_holder
         if holder is not None and holder.has_tracked_requests():
             # No drafts: requests with a budget go without.

@@ -16,7 +16,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.outputs import SamplerOutput
 
-from vllm_eagle_pangu.config import forced_eager_attention, tree_config
+from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.batch_view import view_of
@@ -28,6 +28,7 @@ from vllm_eagle_pangu.engine.sampling import TreeLinks, draw, rows_at_a_time
 from vllm_eagle_pangu.engine.step_memory import ScratchSize, StepMemory
 from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
+from vllm_eagle_pangu.env import forced_eager_attention
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.drafter import Eagle3Drafter

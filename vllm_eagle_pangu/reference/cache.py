@@ -6,12 +6,10 @@ Source: branch and commit cache manager of EAGLE-Pangu.
 
 from __future__ import annotations
 
-import os
-
 import torch
 from transformers import DynamicCache
 
-FAST_REORDER_ENV = "EA_FAST_CACHE_REORDER"
+from vllm_eagle_pangu.env import fast_cache_reorder
 
 
 class CommittedCache:
@@ -26,7 +24,7 @@ class CommittedCache:
 
     def __init__(self) -> None:
         self._cache = DynamicCache()
-        self._fast = _fast_reorder_wanted()
+        self._fast = fast_cache_reorder()
         self.fast_commits = 0
         self.full_commits = 0
 
@@ -97,10 +95,3 @@ class CommittedCache:
         self._cache = DynamicCache()
         for index, (key, value) in enumerate(layers):
             self._cache.update(key.clone(), value.clone(), index)
-
-
-def _fast_reorder_wanted() -> bool:
-    setting = os.environ.get(FAST_REORDER_ENV, "1")
-    if setting not in ("0", "1"):
-        raise ValueError(f"{FAST_REORDER_ENV}={setting!r}: set it to 0 or 1, or leave it unset")
-    return setting == "1"

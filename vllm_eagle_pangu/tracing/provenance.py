@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import vllm_eagle_pangu
+from vllm_eagle_pangu import env
 
 # Of each the version that is installed; vLLM goes by several names.
 PACKAGES = (
@@ -21,9 +22,7 @@ PACKAGES = (
     "triton",
     "transformers",
 )
-_FLAGS = re.compile(
-    r"(EAGLE_PANGU|PANGU|VLLM)_.*|EA_FAST_CACHE_REORDER|OMP_NUM_THREADS|TRITON_INTERPRET"
-)
+_FLAGS = re.compile(rf"VLLM_.*|{'|'.join(env.ALL)}|OMP_NUM_THREADS|TRITON_INTERPRET")
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 _GIT_TIMEOUT_S = 5.0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.env import TRACE_DIR
 from vllm_eagle_pangu.serving import needs
 from vllm_eagle_pangu.tuning.prompts import Prompt
 from vllm_eagle_pangu.tuning.settings import Settings
@@ -38,7 +39,7 @@ def environment(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
     if Path(settings.model).is_dir() and Path(settings.head).is_dir():
         chosen.setdefault("HF_HUB_OFFLINE", "1")
     # A trace would be timed along with the step.
-    chosen.pop("EAGLE_PANGU_TRACE_DIR", None)
+    chosen.pop(TRACE_DIR, None)
     return chosen
 
 

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every environment variable of ours; an operator's word, which wins over `speculative_config`.
+
+vLLM's own that we set for its servers are in `serving.needs`.
+"""
+
+import os
+
+from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR
+
+# The folder that traces go to, as the key `trace_dir`.
+TRACE_DIR = "EAGLE_PANGU_TRACE_DIR"
+# 1: tree attention from its definition in torch.
+FORCE_EAGER_ATTENTION = "PANGU_FORCE_EAGER_ATTN"
+# 0: the Hugging Face reference reorders its cache in full.
+FAST_CACHE_REORDER = "EA_FAST_CACHE_REORDER"
+
+# `CACHE_DIR`: where compiled C++ operators are kept.
+ALL = (CACHE_DIR, TRACE_DIR, FORCE_EAGER_ATTENTION, FAST_CACHE_REORDER)
+
+
+def trace_dir() -> str | None:
+    """None where it is unset or empty."""
+    return os.environ.get(TRACE_DIR) or None
+
+
+def forced_eager_attention() -> bool:
+    """Raises ValueError for a value that is neither 0 nor 1, as do all switches here."""
+    return _switch(FORCE_EAGER_ATTENTION, default=False)
+
+
+def fast_cache_reorder() -> bool:
+    """See `FAST_CACHE_REORDER`."""
+    return _switch(FAST_CACHE_REORDER, default=True)
+
+
+def _switch(name: str, default: bool) -> bool:
+    value = os.environ.get(name, "01"[default])
+    if value not in ("0", "1"):
+        raise refusal(name, value, "must be 0 or 1", f"set {name} to 0 or 1, or leave it unset")
+    return value == "1"
