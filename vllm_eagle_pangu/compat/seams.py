@@ -88,6 +88,14 @@ def _in(
     )
 
 
+# vLLM's own op, with which whoever writes pages writes them.
+_CACHE_WRITES = (
+    *_of(f"{_CPU_ATTN}:CPUAttentionBackendImpl", "do_kv_cache_update", line="0.32", platform="cpu"),
+    *_of(f"{_FLASH_ATTN}:FlashAttentionImpl", "do_kv_cache_update", platform="cuda"),
+    *_of(f"{_TRITON_ATTN}:TritonAttentionImpl", "do_kv_cache_update", platform="cuda"),
+)
+
+
 SEAMS: tuple[Seam, ...] = (
     # the configuration, in every process
     *_in(
@@ -537,28 +545,14 @@ SEAMS: tuple[Seam, ...] = (
     *_in(
         "engine/page_proof.py",
         _of(_ATTENTION, made="head_size impl kv_cache layer_name num_kv_heads"),
-        _of(
-            f"{_CPU_ATTN}:CPUAttentionBackendImpl",
-            "do_kv_cache_update",
-            line="0.32",
-            platform="cpu",
-        ),
-        _of(f"{_FLASH_ATTN}:FlashAttentionImpl", "do_kv_cache_update", platform="cuda"),
-        _of(f"{_TRITON_ATTN}:TritonAttentionImpl", "do_kv_cache_update", platform="cuda"),
+        _CACHE_WRITES,
     ),
     *_in(
         "engine/target_pages.py",
         _of("vllm.model_executor.layers.attention", "Attention"),
         _of(_ATTENTION, made="impl kv_cache layer_name"),
         _of(_GROUP, fields="layer_names"),
-        _of(
-            f"{_CPU_ATTN}:CPUAttentionBackendImpl",
-            "do_kv_cache_update",
-            line="0.32",
-            platform="cpu",
-        ),
-        _of(f"{_FLASH_ATTN}:FlashAttentionImpl", "do_kv_cache_update", platform="cuda"),
-        _of(f"{_TRITON_ATTN}:TritonAttentionImpl", "do_kv_cache_update", platform="cuda"),
+        _CACHE_WRITES,
     ),
     *_in(
         "engine/cpu_attention.py",
