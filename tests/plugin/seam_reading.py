@@ -2,9 +2,10 @@
 """What our files touch of vLLM, read off their source.
 
 Followed from: names imported from vLLM; `self` in classes of ours that derive from vLLM's; and
-parameters that are annotated with a class of vLLM's or not at all (`Any`), which is how objects of
-vLLM come in. From these through attributes, subscripts, calls, loops and local variables, each
-attribute, each string given to getattr or hasattr, and each keyword given to vLLM's callables.
+parameters that are annotated with a class of vLLM's, with one of ours that derives from it, or not
+at all (`Any`), which is how objects of vLLM come in. From these through attributes, subscripts,
+calls, loops and local variables, each attribute, each string given to getattr or hasattr, and each
+keyword given to vLLM's callables.
 
 Not seen, or not told apart:
 - Attributes of what passed through a function, a dataclass or an attribute of our own.
@@ -41,12 +42,8 @@ FILES = sorted(
 # Parameters without a class in their annotation that are no objects of vLLM's.
 OTHERS = {
     "compat/method_choice.py": {"merged"},
-    "engine/head_fit.py": {"head", "eagle_config"},
-    "engine/head_layers.py": {"head"},
-    "engine/head_length.py": {"head"},
+    "engine/head_fit.py": {"eagle_config"},
     "engine/refusals.py": {"host_spec", "value"},
-    "engine/target_fit.py": {"config"},
-    "engine/tracer.py": {"result", "value"},
     "models/pangu_as_llama.py": {"config"},
 }
 # What we hang on vLLM's objects: a mark on what is patched, a step's trees on attention metadata.
@@ -207,7 +204,8 @@ class _Reader(ast.NodeVisitor):
         return "Callable" not in names and ("Any" in names or self._is_of_vllm(arg.annotation))
 
     def _is_of_vllm(self, annotation: ast.expr) -> bool:
-        return bool(_names(annotation) & self.imported)
+        """Whether it names a class of vLLM's, or one of ours that derives from one."""
+        return bool(_names(annotation) & (self.imported | {c.__name__ for c in adapters()}))
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self.generic_visit(node)

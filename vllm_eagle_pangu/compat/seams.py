@@ -159,6 +159,8 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/refusals.py",
+        _of("vllm.config", "VllmConfig"),
+        _of("vllm.engine.arg_utils", "EngineArgs"),
         _of("vllm", "envs"),
         _of("vllm.envs", "VLLM_USE_V2_MODEL_RUNNER"),
         _of("vllm.platforms", "current_platform"),
@@ -186,6 +188,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/target_fit.py",
+        _of("vllm.config", "ModelConfig"),
         _of("vllm.model_executor.models.interfaces", "supports_eagle3"),
         _of(_MODEL_CONFIG, "architectures registry"),
         _of(_MODEL_CONFIG, fields="model", made="hf_text_config runner_type"),
@@ -193,6 +196,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/head_fit.py",
+        _of("vllm.config", "ModelConfig VllmConfig"),
         _of(_VLLM_CONFIG, fields="model_config speculative_config"),
         _of(_SPECULATIVE, fields="draft_model_config"),
         _of(
@@ -212,6 +216,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/head_layers.py",
+        _of("vllm.config", "VllmConfig"),
         _of(_VLLM_CONFIG, fields="scheduler_config speculative_config"),
         _of(_SPECULATIVE, fields="draft_model_config"),
         _of(_MODEL_CONFIG, fields="model", made="hf_config"),
@@ -219,6 +224,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/head_length.py",
+        _of("vllm.config", "SpeculativeConfig VllmConfig"),
         _of(_VLLM_CONFIG, fields="model_config speculative_config"),
         _of(_SPECULATIVE, fields="draft_model_config max_model_len target_model_config"),
         _of(_MODEL_CONFIG, fields="max_model_len", made="hf_config"),
@@ -304,8 +310,12 @@ SEAMS: tuple[Seam, ...] = (
         _of("vllm.logger", "init_logger"),
         _of("vllm.logger:_VllmLogger", "info_once"),
         _of("vllm.model_executor.layers.attention", "Attention"),
-        _of("vllm.v1.outputs", "SamplerOutput"),
+        _of("vllm.v1.outputs", "ModelRunnerOutput SamplerOutput"),
         _of("vllm.v1.worker.gpu_model_runner", "GPUModelRunner"),
+        _of(_BACKENDS, "CommonAttentionMetadata"),
+        _of("vllm.v1.core.sched.output", "SchedulerOutput"),
+        _of("vllm.v1.sample.metadata", "SamplingMetadata"),
+        _of("vllm.v1.spec_decode.metadata", "SpecDecodeMetadata"),
         _of(
             _RUNNER,
             "load_model initialize_kv_cache _cleanup_profiling_kv_cache "
@@ -315,7 +325,7 @@ SEAMS: tuple[Seam, ...] = (
             made="cache_config device drafter dtype effective_drafter_max_model_len "
             "input_batch kv_cache_config max_model_len max_num_reqs max_num_tokens "
             "model_config model_memory_usage num_spec_tokens positions sampler "
-            "use_aux_hidden_state_outputs vllm_config",
+            "vllm_config",
         ),
         _of(_CACHE_CONFIG, fields="kv_cache_memory_bytes"),
         _of(_MODEL_CONFIG, "get_vocab_size"),
@@ -340,6 +350,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/batch_view.py",
+        _of("vllm.v1.worker.gpu_model_runner", "GPUModelRunner"),
         _of(
             _RUNNER,
             made="discard_request_mask input_batch input_ids positions query_start_loc requests",
@@ -368,6 +379,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/tracer.py",
+        _of("vllm.sampling_params", "SamplingParams"),
         _of(
             _RUNNER, made="device dtype input_batch max_model_len model_config requests vllm_config"
         ),
@@ -393,6 +405,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/step_memory.py",
+        _of("vllm.model_executor.layers.attention", "Attention"),
         _of("vllm.logger", "init_logger"),
         _of("vllm.logger:_VllmLogger", "info_once"),
         _of(_ATTENTION, made="impl"),
@@ -412,6 +425,8 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/request_sampling.py",
+        _of("vllm.v1.worker.gpu_input_batch", "InputBatch"),
+        _of("vllm.v1.sample.thinking_budget_state", "ThinkingBudgetStateHolder"),
         _of("vllm.v1.sample.logits_processor", "LogitsProcessors"),
         _of("vllm.v1.sample.logits_processor:LogitsProcessors", made="non_argmax_invariant"),
         _of("vllm.v1.sample.logits_processor.builtin", "MinTokensLogitsProcessor"),
@@ -438,6 +453,7 @@ SEAMS: tuple[Seam, ...] = (
     # the head
     *_in(
         "engine/draft_head.py",
+        _of(_BACKENDS, "AttentionMetadata CommonAttentionMetadata"),
         _of("vllm.v1.spec_decode.eagle", "EagleProposer"),
         _of(
             _PROPOSER,
@@ -461,6 +477,10 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/head_pass.py",
+        _of("vllm.config", "VllmConfig"),
+        _of("vllm.model_executor.layers.layernorm", "RMSNorm"),
+        _of("vllm.model_executor.layers.linear", "LinearBase"),
+        _of(_BACKENDS, "AttentionMetadata"),
         _of("vllm", "_custom_ops"),
         _of(_CUSTOM_OPS, "rotary_embedding"),
         _of(_OPS, "fused_add_rms_norm rms_norm silu_and_mul", platform="cpu"),
@@ -509,7 +529,8 @@ SEAMS: tuple[Seam, ...] = (
     # attention
     *_in(
         "engine/attention.py",
-        _of(_BACKENDS, "AttentionImpl AttentionMetadataBuilder"),
+        _of("vllm.model_executor.layers.attention", "Attention"),
+        _of(_BACKENDS, "AttentionImpl AttentionMetadata AttentionMetadataBuilder"),
         _of(f"{_BACKENDS}:AttentionMetadataBuilder", "build"),
         _of(f"{_BACKENDS}:AttentionImpl", "forward"),
         _of(_ATTENTION, made="impl layer_name"),
@@ -534,7 +555,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/loaded_layers.py",
-        _of("vllm.config", "get_layers_from_vllm_config"),
+        _of("vllm.config", "VllmConfig get_layers_from_vllm_config"),
         _of("vllm.model_executor.layers.attention_layer_base", "AttentionLayerBase"),
         _of(
             "vllm.model_executor.layers.attention_layer_base:AttentionLayerBase", "get_attn_backend"
@@ -544,11 +565,14 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/page_proof.py",
+        _of("vllm.model_executor.layers.attention", "Attention"),
         _of(_ATTENTION, made="head_size impl kv_cache layer_name num_kv_heads"),
         _CACHE_WRITES,
     ),
     *_in(
         "engine/target_pages.py",
+        _of("vllm.v1.kv_cache_interface", "KVCacheGroupSpec"),
+        _of(_BACKENDS, "AttentionMetadata"),
         _of("vllm.model_executor.layers.attention", "Attention"),
         _of(_ATTENTION, made="impl kv_cache layer_name"),
         _of(_GROUP, fields="layer_names"),
@@ -583,6 +607,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/flash_attention.py",
+        _of("vllm.model_executor.layers.attention", "Attention"),
         _of(_BACKENDS, "AttentionCGSupport"),
         _of(f"{_BACKENDS}:AttentionCGSupport", "NEVER"),
         _of(_FLASH_ATTN, "FlashAttentionBackend FlashAttentionImpl FlashAttentionMetadataBuilder"),
@@ -592,6 +617,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *_in(
         "engine/triton_attention.py",
+        _of("vllm.model_executor.layers.attention", "Attention"),
         _of(_BACKENDS, "AttentionCGSupport"),
         _of(f"{_BACKENDS}:AttentionCGSupport", "NEVER"),
         _of(

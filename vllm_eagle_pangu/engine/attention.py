@@ -14,7 +14,8 @@ from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
 from vllm_eagle_pangu.step.rows import LayerScratch, TreeRows
 
 if TYPE_CHECKING:
-    from vllm.v1.attention.backend import AttentionImpl, AttentionMetadataBuilder
+    from vllm.model_executor.layers.attention import Attention
+    from vllm.v1.attention.backend import AttentionImpl, AttentionMetadata, AttentionMetadataBuilder
 else:
     # A platform's classes stand behind the mixins.
     AttentionImpl = AttentionMetadataBuilder = object
@@ -44,11 +45,11 @@ class TreeAttentionMixin(AttentionImpl):
         self.attend: Callable[..., None] = tree_attention
         self._pages: tuple[int, PagedKV] | None = None
 
-    def page_views(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
+    def page_views(self, layer: "Attention", kv_cache: torch.Tensor) -> PagedKV:
         """Key and value views of `layer`'s cache tensor, or of another one laid out as it is."""
         raise NotImplementedError
 
-    def pages(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
+    def pages(self, layer: "Attention", kv_cache: torch.Tensor) -> PagedKV:
         """`page_views`, made once per cache tensor."""
         if self._pages is None or self._pages[0] != kv_cache.data_ptr():
             self._pages = (kv_cache.data_ptr(), self.page_views(layer, kv_cache))
@@ -60,12 +61,12 @@ class TreeAttentionMixin(AttentionImpl):
 
     def forward(
         self,
-        layer: Any,
+        layer: "Attention",
         query: torch.Tensor,  # [N, H, K]; N may be padded behind the batch's rows
         key: torch.Tensor,  # [N, Hk, K]
         value: torch.Tensor,  # [N, Hk, K]
         kv_cache: torch.Tensor,
-        attn_metadata: Any,
+        attn_metadata: "AttentionMetadata | None",
         output: torch.Tensor,  # [N, H, K]
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
@@ -109,7 +110,7 @@ class TreeAttentionMixin(AttentionImpl):
         return output
 
 
-def refuse_unsupported_scores(impl: Any) -> None:
+def refuse_unsupported_scores(impl: "AttentionImpl") -> None:
     """Tree attention computes plain scaled dot products; anything else would be silently wrong."""
     cache_dtype = str(impl.kv_cache_dtype)
     unsupported = {
@@ -127,7 +128,7 @@ def refuse_unsupported_scores(impl: Any) -> None:
             )
 
 
-def refuse_window(layer: Any) -> None:
+def refuse_window(layer: "Attention") -> None:
     """For the target's layers: trees are verified against the whole context. Raises ValueError."""
     window = layer.impl.window
     if window is not None:
@@ -137,7 +138,7 @@ def refuse_window(layer: Any) -> None:
         )
 
 
-def _window(impl: Any) -> int | None:
+def _window(impl: "AttentionImpl") -> int | None:
     """How many keys a query sees, itself included; None for all of them.
 
     The CPU's impl keeps vLLM's number, the others (keys to the left, keys to the right).

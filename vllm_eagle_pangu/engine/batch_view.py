@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's batch, as a step sees it."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.view import BatchView
 
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-def view_of(runner: Any) -> BatchView:
+
+def view_of(runner: "GPUModelRunner") -> BatchView:
     """Of a V1 runner after its `_prepare_inputs`. Positions and slots are copied: trees overwrite
     vLLM's."""
     batch = runner.input_batch
@@ -27,7 +30,7 @@ def view_of(runner: Any) -> BatchView:
     )
 
 
-def _request(runner: Any, index: int) -> RequestView:
+def _request(runner: "GPUModelRunner", index: int) -> RequestView:
     batch = runner.input_batch
     req_id = batch.req_ids[index]
     params = runner.requests[req_id].sampling_params

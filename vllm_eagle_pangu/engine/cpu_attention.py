@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's CPU attention backend, with tree rows on top."""
 
-from typing import Any
-
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.logger import init_logger
@@ -55,7 +53,7 @@ class TreeCPUAttentionMetadataBuilder(TreeBuilderMixin, CPUAttentionMetadataBuil
 class TreeCPUAttentionImpl(TreeAttentionMixin, CPUAttentionBackendImpl):
     """vLLM's CPU attention with tree rows."""
 
-    def page_views(self, layer: Any, kv_cache: torch.Tensor) -> PagedKV:
+    def page_views(self, layer: Attention, kv_cache: torch.Tensor) -> PagedKV:
         """Views of `kv_cache: [blocks, Hk, block_size, 2K]`.
 
         Where vLLM has AMX for `layer`: `PagedKV.of_amx_tiles`. Else it holds, per block and head,
@@ -85,9 +83,9 @@ class TreeCPUAttentionBackend(CPUAttentionBackend):
     """Registered over vLLM's CPU_ATTN when the method is chosen."""
 
     @staticmethod
-    def get_impl_cls() -> type[Any]:
+    def get_impl_cls() -> type["TreeCPUAttentionImpl"]:
         return TreeCPUAttentionImpl
 
     @staticmethod
-    def get_builder_cls() -> type[Any]:
+    def get_builder_cls() -> type["TreeCPUAttentionMetadataBuilder"]:
         return TreeCPUAttentionMetadataBuilder

@@ -6,8 +6,7 @@ vLLM's loop drafts one token a pass.
 """
 
 import copy
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from vllm.v1.spec_decode.eagle import EagleProposer
@@ -15,17 +14,13 @@ from vllm.v1.spec_decode.eagle import EagleProposer
 from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
-from vllm_eagle_pangu.engine.head_pass import head_pass
+from vllm_eagle_pangu.engine.head_pass import TreeOnlyMetadata, head_pass
 from vllm_eagle_pangu.step.extend import Extension
 from vllm_eagle_pangu.step.head import States
-from vllm_eagle_pangu.step.rows import LayerScratch, LevelRows, TreeRows
+from vllm_eagle_pangu.step.rows import LayerScratch, LevelRows
 
-
-@dataclass(frozen=True)
-class TreeOnlyMetadata:
-    """Attention metadata of a pass in which every row belongs to a tree."""
-
-    tree: TreeRows
+if TYPE_CHECKING:
+    from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
 
 class DraftHead:
@@ -60,7 +55,9 @@ class DraftHead:
         for layer in self.layers:
             layer.impl.scratch = LayerScratch.empty(layer, rows, device)
 
-    def extend(self, extension: Extension, taps: torch.Tensor, attention: Any) -> States:
+    def extend(
+        self, extension: Extension, taps: torch.Tensor, attention: "CommonAttentionMetadata"
+    ) -> States:
         """See `Head`; `attention`: vLLM's CommonAttentionMetadata of the target's batch."""
         rows = extension.rows
         hidden = self.model.combine_hidden_states(taps)
@@ -81,10 +78,13 @@ class DraftHead:
         """See `Head`; each `[n, W]`."""
         return self.ops.top_children(self.run.logits(states), width, self.target_ids)
 
-    def extend_metadata(self, extension: Extension, common: Any) -> Any:
+    def extend_metadata(
+        self, extension: Extension, common: "CommonAttentionMetadata | None"
+    ) -> "AttentionMetadata | TreeOnlyMetadata":
         """vLLM's metadata of the extension's rows, with the trees among them."""
         if extension.trees is not None and extension.trees.covers_batch:
             return TreeOnlyMetadata(extension.trees)
+        assert common is not None
         rows, host_start, lens = extension.rows, extension.query_start, extension.seq_lens
         host_start = torch.from_numpy(host_start).int()
         common = copy.copy(common)

@@ -2,12 +2,16 @@
 """Whether an EAGLE-3 head fits a target: sizes, vocabularies, taps, and the weights themselves."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_pangu.config import TreeConfig, refusal
 from vllm_eagle_pangu.engine.checkpoint_header import tensor_shapes
 from vllm_eagle_pangu.engine.head_layers import check_layer_weights, check_layers
 from vllm_eagle_pangu.engine.head_length import warn_of_short_head
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 TAPS = "eagle_aux_hidden_state_layer_ids"
 # vLLM's classes for heads with a plain decoder layer; its others draft with MLA.
@@ -16,7 +20,7 @@ _DEFAULT_TAP_COUNT = 3
 _TRAINED = "use a head that was trained for this target"
 
 
-def check_head(vllm_config: Any, tree: TreeConfig) -> None:
+def check_head(vllm_config: "VllmConfig", tree: TreeConfig) -> None:
     """Refuse a head that does not fit the target or cannot fill the tree. Raises ValueError."""
     target = vllm_config.model_config
     draft = vllm_config.speculative_config.draft_model_config
@@ -37,7 +41,7 @@ def check_head(vllm_config: Any, tree: TreeConfig) -> None:
     warn_of_short_head(vllm_config)
 
 
-def _check_sizes(head: Any, target: Any) -> None:
+def _check_sizes(head: "PretrainedConfig", target: "ModelConfig") -> None:
     hidden = getattr(head, "target_hidden_size", None) or head.hidden_size
     if hidden != target.get_hidden_size():
         raise refusal(
@@ -62,7 +66,7 @@ def _check_sizes(head: Any, target: Any) -> None:
         )
 
 
-def _check_width(head: Any, tree: TreeConfig) -> None:
+def _check_width(head: "PretrainedConfig", tree: TreeConfig) -> None:
     if tree.tree_width > _draft_vocabulary(head):
         raise refusal(
             "tree_width",
@@ -72,11 +76,13 @@ def _check_width(head: Any, tree: TreeConfig) -> None:
         )
 
 
-def _draft_vocabulary(head: Any) -> int:
+def _draft_vocabulary(head: "PretrainedConfig") -> int:
     return getattr(head, "draft_vocab_size", None) or head.vocab_size
 
 
-def _check_taps(head: Any, head_class: str, target: Any) -> tuple[int, ...]:
+def _check_taps(
+    head: "PretrainedConfig", head_class: str, target: "ModelConfig"
+) -> tuple[int, ...]:
     """The layers whose inputs the head reads: in range, distinct, as many as its fc expects."""
     eagle_config = getattr(head, "eagle_config", None) or {}
     if not eagle_config.get("use_aux_hidden_state", True):
@@ -114,7 +120,7 @@ def _check_taps(head: Any, head_class: str, target: Any) -> tuple[int, ...]:
     return taps
 
 
-def _tap_count(head: Any, head_class: str, eagle_config: dict[str, Any]) -> int:
+def _tap_count(head: "PretrainedConfig", head_class: str, eagle_config: dict[str, Any]) -> int:
     """How many taps vLLM builds fc for: its Llama head overlooks the top-level list."""
     counts: tuple[str, ...] = ("num_aux_hidden_states",)
     named = eagle_config.get(TAPS)
@@ -127,7 +133,9 @@ def _tap_count(head: Any, head_class: str, eagle_config: dict[str, Any]) -> int:
     return len(named) if named else _DEFAULT_TAP_COUNT
 
 
-def _check_weights(folder: Path, head: Any, target: Any, taps: int) -> None:
+def _check_weights(
+    folder: Path, head: "PretrainedConfig", target: "ModelConfig", taps: int
+) -> None:
     """Compare a local head's tensors with its config; heads on the hub are checked by vLLM."""
     shapes = {name.removeprefix("model."): shape for name, shape in tensor_shapes(folder).items()}
     if not shapes:
@@ -145,7 +153,9 @@ def _check_weights(folder: Path, head: Any, target: Any, taps: int) -> None:
         )
 
 
-def _check_fc(folder: Path, shapes: dict[str, tuple[int, ...]], head: Any, fc_input: int) -> None:
+def _check_fc(
+    folder: Path, shapes: dict[str, tuple[int, ...]], head: "PretrainedConfig", fc_input: int
+) -> None:
     # A quantized head keeps fc under other names and packed shapes; vLLM reads those.
     if not any(name.startswith("fc.") for name in shapes):
         raise refusal(
@@ -165,7 +175,7 @@ def _check_fc(folder: Path, shapes: dict[str, tuple[int, ...]], head: Any, fc_in
         )
 
 
-def _check_vocabulary_map(shapes: dict[str, tuple[int, ...]], head: Any) -> None:
+def _check_vocabulary_map(shapes: dict[str, tuple[int, ...]], head: "PretrainedConfig") -> None:
     vocabulary = _draft_vocabulary(head)
     if vocabulary == head.vocab_size:
         if "d2t" in shapes:

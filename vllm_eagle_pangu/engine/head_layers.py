@@ -6,10 +6,14 @@ reaches the tree, whose rows count towards it: `TreeRows.within`.
 """
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.engine.target_fit import odd_scores
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from vllm.config import VllmConfig
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _LAYER = re.compile(r"layers\.(\d+)\.")
@@ -17,7 +21,7 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 _NORMS = {"norm_before_fc": "input_norm.", "fc_norm": "fc_norm."}
 
 
-def check_layers(vllm_config: Any) -> None:
+def check_layers(vllm_config: "VllmConfig") -> None:
     """Refuse a head with layers that cannot attend a tree's rows. Raises ValueError.
 
     `sliding_window` without `layer_types` passes: vLLM's heads overlook it, and so do trees.
@@ -55,7 +59,7 @@ def check_layers(vllm_config: Any) -> None:
         )
 
 
-def check_layer_weights(shapes: dict[str, tuple[int, ...]], head: Any) -> None:
+def check_layer_weights(shapes: dict[str, tuple[int, ...]], head: "PretrainedConfig") -> None:
     """Refuse weights that the config does not ask for, or lacks: vLLM drops or invents those.
 
     `shapes` of the checkpoint's tensors, without "model." in front. Raises ValueError.

@@ -2,9 +2,13 @@
 """How long a request the head drafts for: its own positions, or as many as the user asks for."""
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm_eagle_pangu.config import refusal
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from vllm.config import SpeculativeConfig, VllmConfig
 
 logger = logging.getLogger(__name__)
 
@@ -13,7 +17,7 @@ _OPEN_ROPES = ("default", "linear", "llama3")
 _KEY = "max_model_len"
 
 
-def set_length(config: Any, wanted: object) -> None:
+def set_length(config: "SpeculativeConfig", wanted: object) -> None:
     """Let the head draft for requests of up to `wanted` tokens; None leaves it at its own length.
 
     `config` is vLLM's SpeculativeConfig, built without a length. vLLM itself lets a user only
@@ -47,7 +51,7 @@ def set_length(config: Any, wanted: object) -> None:
     config.max_model_len = draft.max_model_len = wanted
 
 
-def warn_of_short_head(vllm_config: Any) -> None:
+def warn_of_short_head(vllm_config: "VllmConfig") -> None:
     """Say at start-up that requests longer than the head's positions go without drafts."""
     draft = vllm_config.speculative_config.draft_model_config
     target_length = vllm_config.model_config.max_model_len
@@ -65,7 +69,7 @@ def warn_of_short_head(vllm_config: Any) -> None:
     )
 
 
-def _closed_rope(head: Any) -> str | None:
+def _closed_rope(head: "PretrainedConfig") -> str | None:
     """The head's kind of rotary embedding if it depends on how many positions there are."""
     rope = getattr(head, "rope_parameters", None) or getattr(head, "rope_scaling", None) or {}
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -6,7 +6,8 @@ time between the operators. `HeadPass` calls the operators of a one-layer Llama 
 vLLM's own weights and kernels; every other head goes through its `forward`.
 """
 
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import torch
 from torch.nn.functional import embedding
@@ -14,7 +15,22 @@ from vllm import _custom_ops as ops
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
+from vllm_eagle_pangu.step.rows import TreeRows
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.model_executor.layers.layernorm import RMSNorm
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.v1.attention.backend import AttentionMetadata
+
 States = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class TreeOnlyMetadata:
+    """Attention metadata of a pass in which every row belongs to a tree."""
+
+    tree: TreeRows
 
 
 class Pass(Protocol):
@@ -28,7 +44,7 @@ class Pass(Protocol):
         positions: torch.Tensor,
         # [n, H], overwritten
         hidden: torch.Tensor,
-        metadata: Any,
+        metadata: "AttentionMetadata | TreeOnlyMetadata",
         # [n] page slots, or None when the K/V of these rows is not for the pages
         slots: torch.Tensor | None,
     ) -> States:
@@ -40,7 +56,7 @@ class Pass(Protocol):
         ...
 
 
-def head_pass(model: Any, vllm_config: Any, layer_names: list[str]) -> Pass:
+def head_pass(model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]) -> Pass:
     """The fastest pass that runs this head."""
     if _is_plain_llama(model):
         return HeadPass(model)
@@ -50,7 +66,9 @@ def head_pass(model: Any, vllm_config: Any, layer_names: list[str]) -> Pass:
 class ModulePass:
     """Any head, through its own `forward`."""
 
-    def __init__(self, model: Any, vllm_config: Any, layer_names: list[str]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]
+    ) -> None:
         self.model = model
         self.vllm_config = vllm_config
         self.layer_names = layer_names
@@ -60,7 +78,7 @@ class ModulePass:
         tokens: torch.Tensor,
         positions: torch.Tensor,
         hidden: torch.Tensor,
-        metadata: Any,
+        metadata: "AttentionMetadata | TreeOnlyMetadata",
         slots: torch.Tensor | None,
     ) -> States:
         """See `Pass`."""
@@ -105,7 +123,7 @@ class HeadPass:
         tokens: torch.Tensor,
         positions: torch.Tensor,
         hidden: torch.Tensor,
-        metadata: Any,
+        metadata: "AttentionMetadata | TreeOnlyMetadata",
         slots: torch.Tensor | None,
     ) -> States:
         """See `Pass`."""
@@ -127,7 +145,7 @@ class HeadPass:
         self,
         x: torch.Tensor,
         positions: torch.Tensor,
-        metadata: Any,
+        metadata: "AttentionMetadata | TreeOnlyMetadata",
         slots: torch.Tensor | None,
     ) -> torch.Tensor:
         attention, layer = self.attention, self.attention.attn
@@ -150,7 +168,7 @@ class HeadPass:
         return self.logits_of(self.lm_head, states)
 
 
-def _is_plain_llama(model: Any) -> bool:
+def _is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:
     """Whether `HeadPass` does what the head's `forward` does: on CPU, unquantised, one layer."""
     if type(model) is not Eagle3LlamaForCausalLM or len(model.model.layers) != 1:
         return False
@@ -167,16 +185,16 @@ def _is_plain_llama(model: Any) -> bool:
     )
 
 
-def _linear(linear: Any, x: torch.Tensor) -> torch.Tensor:
+def _linear(linear: "LinearBase", x: torch.Tensor) -> torch.Tensor:
     return linear.cpu_linear(x, linear.weight, linear.bias)
 
 
-def _norm(x: torch.Tensor, norm: Any) -> torch.Tensor:
+def _norm(x: torch.Tensor, norm: "RMSNorm") -> torch.Tensor:
     out = torch.empty_like(x)
     torch.ops._C.rms_norm(out, x, norm.weight, norm.variance_epsilon)
     return out
 
 
-def _add_norm(x: torch.Tensor, residual: torch.Tensor, norm: Any) -> None:
+def _add_norm(x: torch.Tensor, residual: torch.Tensor, norm: "RMSNorm") -> None:
     """`residual += x`, then `x = norm(residual)`."""
     torch.ops._C.fused_add_rms_norm(x, residual, norm.weight, norm.variance_epsilon)

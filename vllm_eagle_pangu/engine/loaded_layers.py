@@ -2,7 +2,7 @@
 """The check, once target and head are loaded, that tree attention reaches each of their layers."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -10,8 +10,11 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
-def require_tree_attention(vllm_config: Any, draft_layers: Collection[str]) -> None:
+
+def require_tree_attention(vllm_config: "VllmConfig", draft_layers: Collection[str]) -> None:
     """Refuse attention layers that run on another implementation than ours.
 
     vLLM chooses a backend layer by layer while it builds a model, and the head's apart from the

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proof, at start-up, that tree attention reads vLLM's KV pages as vLLM writes them."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from vllm.model_executor.layers.attention import Attention
 
 # vLLM's null block: block tables are padded with it, no request ever owns it.
 NULL_BLOCK = 0
 
 
-def require_readable_pages(layer: Any) -> None:
+def require_readable_pages(layer: "Attention") -> None:
     """`readable_pages` of the layer's own cache.
 
     Raises:
@@ -24,7 +27,7 @@ def require_readable_pages(layer: Any) -> None:
         )
 
 
-def readable_pages(layer: Any, cache: torch.Tensor) -> bool:
+def readable_pages(layer: "Attention", cache: torch.Tensor) -> bool:
     """Whether random K/V that the layer's own op writes to the null block are what we read there.
 
     `layer`: an attention layer of vLLM's whose impl is ours; `cache`: its own, or a trial of the

@@ -4,13 +4,18 @@
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_pangu.compat.platform_parts import V2_RUNNER, PlatformParts
 from vllm_eagle_pangu.config import METHOD, TreeConfig, refusal
 from vllm_eagle_pangu.engine.head_fit import check_head
 from vllm_eagle_pangu.engine.head_folder import check_folder
 from vllm_eagle_pangu.engine.target_fit import check_target
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 # Keys of vLLM's SpeculativeConfig that contradict a tree: the values that say nothing, the reason.
 _HOST_KEYS: dict[str, tuple[tuple, str]] = {
@@ -117,7 +122,7 @@ _ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
 
 
 def check_options(
-    engine_args: Any, host_spec: Mapping[str, Any], platforms: Mapping[str, PlatformParts]
+    engine_args: "EngineArgs", host_spec: Mapping[str, Any], platforms: Mapping[str, PlatformParts]
 ) -> None:
     """Refuse what the user asked for and trees cannot do, before vLLM builds its configuration.
 
@@ -155,7 +160,7 @@ def check_options(
     check_folder(host_spec["model"])
 
 
-def _check_draft_backend(value: Any, parts: PlatformParts) -> None:
+def _check_draft_backend(value: "str | AttentionBackendEnum | None", parts: PlatformParts) -> None:
     """`value`: what the user wrote for the head's layers, a name in any case or vLLM's enum."""
     name = getattr(value, "name", value)
     if name is not None and str(name).upper() not in ("AUTO", *parts.attention):
@@ -168,7 +173,7 @@ def _check_draft_backend(value: Any, parts: PlatformParts) -> None:
         )
 
 
-def check_attention_backend(vllm_config: Any, parts: PlatformParts) -> None:
+def check_attention_backend(vllm_config: "VllmConfig", parts: PlatformParts) -> None:
     """Choose attention backends that tree attention stands on, or refuse the user's choice.
 
     Writes `backend` of `vllm_config.attention_config` and `attention_backend` of its speculative
@@ -197,7 +202,7 @@ def check_attention_backend(vllm_config: Any, parts: PlatformParts) -> None:
             )
 
 
-def _preferred_backend(vllm_config: Any) -> str:
+def _preferred_backend(vllm_config: "VllmConfig") -> str:
     """vLLM's own first choice among ours: FlashAttention on Ampere and Hopper, where it is built.
 
     Source: `_get_backend_priorities`, vllm/platforms/cuda.py.
@@ -219,7 +224,7 @@ def _flash_attention_is_built() -> bool:
     return True
 
 
-def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
+def check_target_and_head(vllm_config: "VllmConfig", tree: TreeConfig) -> None:
     """Refuse a target that cannot verify trees, or a head that does not fit it.
 
     `vllm_config` is vLLM's finished configuration. Raises ValueError.
@@ -247,7 +252,7 @@ def check_target_and_head(vllm_config: Any, tree: TreeConfig) -> None:
     check_head(vllm_config, tree)
 
 
-def _check_cache_dtype(vllm_config: Any) -> None:
+def _check_cache_dtype(vllm_config: "VllmConfig") -> None:
     """Refuse KV pages of another dtype than the model's, whether user or checkpoint want them."""
     from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 

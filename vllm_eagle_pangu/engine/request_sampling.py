@@ -5,7 +5,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessors
@@ -13,6 +13,12 @@ from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
 
 from vllm_eagle_pangu.core.uploads import upload
+
+if TYPE_CHECKING:
+    from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+Value = TypeVar("Value")
 
 _PENALTIES = ("frequency_penalties", "presence_penalties", "repetition_penalties")
 # Of vLLM's input batch: the ids of the requests that have one.
@@ -33,7 +39,7 @@ class RequestSampling:
     min_tokens: Sequence[MinTokensLogitsProcessor]
 
     @classmethod
-    def of_step(cls, batch: Any) -> "RequestSampling":
+    def of_step(cls, batch: "InputBatch") -> "RequestSampling":
         """Of vLLM's input batch; counts the thinking tokens of the last step, so once a step."""
         metadata = batch.sampling_metadata
         requests = {req_id for name in _PENALISED for req_id in getattr(batch, name)}
@@ -131,7 +137,7 @@ class RequestSampling:
         return _BudgetsOfRows(holder, request)
 
 
-def _by_row(mapping: dict[int, Any] | None, request: list[int]) -> dict[int, Any] | None:
+def _by_row(mapping: dict[int, Value] | None, request: list[int]) -> dict[int, Value] | None:
     if not mapping:
         return mapping
     return {row: mapping[req] for row, req in enumerate(request) if req in mapping}
@@ -169,7 +175,7 @@ class _BudgetsOfRows:
     force the end of one request's thinking in another's row.
     """
 
-    def __init__(self, holder: Any, request: Sequence[int]) -> None:
+    def __init__(self, holder: "ThinkingBudgetStateHolder", request: Sequence[int]) -> None:
         self.holder = copy.copy(holder)
         states = holder._state
         self.holder._state = {row: states[req] for row, req in enumerate(request) if req in states}
@@ -181,7 +187,7 @@ class _BudgetsOfRows:
         """`RequestSampling.of_step` did, once for all calls of the step."""
 
     def apply_to_logits(
-        self, logits: torch.Tensor, predict_bonus_token: bool, spec_token_ids: Any
+        self, logits: torch.Tensor, predict_bonus_token: bool, spec_token_ids: object
     ) -> torch.Tensor:
         one_row_each = [[0]] * logits.shape[0]
         return self.holder.apply_to_logits(logits, False, one_row_each)

@@ -41,6 +41,12 @@ from vllm_eagle_pangu.step.step import Step
 from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:
+    import numpy as np
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.sample.metadata import SamplingMetadata
+    from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 else:
     # A platform's runner stands behind the mixin; naming one here would load it on every platform.
@@ -182,7 +188,9 @@ class TreeRunnerMixin(GPUModelRunner):
 
     # ---- a step ----
 
-    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute_model(
+        self, scheduler_output: "SchedulerOutput", *args: Any, **kwargs: Any
+    ) -> "ModelRunnerOutput | None":
         new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
         self.in_flight = None
         self.stages.begin(new, list(scheduler_output.finished_req_ids))
@@ -191,7 +199,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.stages.enter("other")
         return output
 
-    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput":
         with self._watched():
             output = super().sample_tokens(*args, **kwargs)
         if isinstance(self.in_flight, Accepted):
@@ -207,12 +215,14 @@ class TreeRunnerMixin(GPUModelRunner):
             self.stages.fail(error)
             raise
 
-    def _update_states(self, scheduler_output: Any) -> Any:
+    def _update_states(self, scheduler_output: "SchedulerOutput") -> Any:
         for req_id in scheduler_output.finished_req_ids:
             self.trees.pop(req_id, None)
         return super()._update_states(scheduler_output)
 
-    def _prepare_inputs(self, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
+    def _prepare_inputs(
+        self, scheduler_output: "SchedulerOutput", num_scheduled_tokens: "np.ndarray"
+    ) -> Any:
         self.stages.enter("prepare")
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self.stages.enter("place")
@@ -223,7 +233,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.stages.enter("prepare")
         return prepared
 
-    def _scheduled_trees(self, scheduler_output: Any) -> list[ScheduledTree]:
+    def _scheduled_trees(self, scheduler_output: "SchedulerOutput") -> list[ScheduledTree]:
         drafts = scheduler_output.scheduled_spec_decode_tokens
         index_of = self.input_batch.req_id_to_index
         placed = sorted((index_of[req_id], req_id) for req_id, tokens in drafts.items() if tokens)
@@ -248,7 +258,9 @@ class TreeRunnerMixin(GPUModelRunner):
         self.stages.enter("verify")
         return super()._model_forward(*args, **kwargs)
 
-    def _sample(self, logits: Any, spec_decode_metadata: Any) -> SamplerOutput:
+    def _sample(
+        self, logits: torch.Tensor, spec_decode_metadata: "SpecDecodeMetadata | None"
+    ) -> SamplerOutput:
         self.stages.enter("draw")
         placed, params = self.in_flight, RequestSampling.of_step(self.input_batch)
         assert isinstance(placed, Placed)
@@ -271,25 +283,25 @@ class TreeRunnerMixin(GPUModelRunner):
     def _rows_per_draw(self) -> int:
         return rows_at_a_time(self.max_num_reqs, self.model_config.get_vocab_size())
 
-    def _input_fits_in_drafter(self, common_attn_metadata: Any) -> bool:
+    def _input_fits_in_drafter(self, common_attn_metadata: "CommonAttentionMetadata") -> bool:
         """Always: the drafter leaves out single requests, where vLLM leaves out the batch."""
         return common_attn_metadata is not None
 
     def propose_draft_token_ids(
         self,
-        scheduler_output: Any,
-        sampled_token_ids: Any,
-        sampling_metadata: Any,
-        hidden_states: Any,
-        sample_hidden_states: Any,
-        aux_hidden_states: Any,
-        spec_decode_metadata: Any,
-        common_attn_metadata: Any,
-        slot_mappings: Any,
+        scheduler_output: "SchedulerOutput",
+        sampled_token_ids: torch.Tensor,
+        sampling_metadata: "SamplingMetadata",
+        hidden_states: torch.Tensor,
+        sample_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        spec_decode_metadata: "SpecDecodeMetadata | None",
+        common_attn_metadata: "CommonAttentionMetadata",
+        slot_mappings: object,
     ) -> list[list[int]]:
         """Draft the next tree of every request; `[]` for requests that go without."""
         count = scheduler_output.total_num_scheduled_tokens
-        aux = aux_hidden_states if self.use_aux_hidden_state_outputs else [hidden_states]
+        aux = [hidden_states] if aux_hidden_states is None else aux_hidden_states
         target = TargetStates([hidden[:count] for hidden in aux], common_attn_metadata)
         assert isinstance(self.in_flight, Accepted)
         tokens = self._store_trees(self.step.draft(self.in_flight, target))

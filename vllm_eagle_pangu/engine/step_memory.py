@@ -6,10 +6,13 @@ The masks of a step and the candidates of its trees are not counted: a few KiB p
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from vllm.logger import init_logger
+
+if TYPE_CHECKING:
+    from vllm.model_executor.layers.attention import Attention
 
 # A child of vLLM's logger, which has the handlers and the level that the user chose.
 logger = init_logger(f"vllm.{__name__}")
@@ -26,7 +29,7 @@ class ScratchSize:
     nbytes: int
 
     @classmethod
-    def of(cls, layers: Iterable[Any]) -> "ScratchSize":
+    def of(cls, layers: Iterable["Attention"]) -> "ScratchSize":
         """Of attention layers whose impl is ours; all have as many rows."""
         scratches = [layer.impl.scratch for layer in layers]
         return cls(scratches[0].key.shape[0], len(scratches), sum(s.nbytes for s in scratches))

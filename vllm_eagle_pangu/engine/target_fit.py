@@ -2,9 +2,13 @@
 """Which targets can verify a tree: causal decoders with ordinary attention and EAGLE-3 taps."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm_eagle_pangu.config import refusal
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from vllm.config import ModelConfig
 
 _ANOTHER = 'choose another target, or vLLM\'s own "method": "eagle3"'
 
@@ -32,7 +36,7 @@ _SINKS = (
 )
 
 
-def check_target(model_config: Any) -> None:
+def check_target(model_config: "ModelConfig") -> None:
     """Refuse a target whose layers cannot attend a tree, or that exposes no hidden states.
 
     `model_config` is vLLM's. Raises ValueError.
@@ -52,14 +56,14 @@ def check_target(model_config: Any) -> None:
     _check_taps(model_config)
 
 
-def check_attention(model_config: Any) -> None:
+def check_attention(model_config: "ModelConfig") -> None:
     """Refuse a target with attention that a tree's mask does not describe. Raises ValueError."""
     config = model_config.hf_text_config
     for key, value, problem in (*_windows(config), *odd_scores(config)):
         raise refusal(key, value, f"{model_config.model}: {problem}", _ANOTHER)
 
 
-def _windows(config: Any) -> Iterator[tuple[str, Any, str]]:
+def _windows(config: "PretrainedConfig") -> Iterator[tuple[str, object, str]]:
     """The keys of a Hugging Face text config that name a window: key, value, problem."""
     layers = getattr(config, "layer_types", None) or []
     windowed = sorted({kind for kind in layers if "sliding" in kind or "chunked" in kind})
@@ -72,7 +76,7 @@ def _windows(config: Any) -> Iterator[tuple[str, Any, str]]:
         yield "sliding_window", window, "sliding-window attention has no tree attention"
 
 
-def odd_scores(config: Any) -> Iterator[tuple[str, Any, str]]:
+def odd_scores(config: "PretrainedConfig") -> Iterator[tuple[str, object, str]]:
     """What trees honour neither in targets nor in heads: key, value, problem."""
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and not getattr(config, "layer_types", None):
@@ -95,7 +99,7 @@ def odd_scores(config: Any) -> Iterator[tuple[str, Any, str]]:
             yield key, getattr(config, key), "tree attention knows no attention sinks"
 
 
-def _check_taps(model_config: Any) -> None:
+def _check_taps(model_config: "ModelConfig") -> None:
     from vllm.model_executor.models.interfaces import supports_eagle3
 
     architectures = model_config.architectures

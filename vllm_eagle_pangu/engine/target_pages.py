@@ -2,7 +2,7 @@
 """The target's attention layers: their scratch, their pages, and what a commit writes there."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from vllm.model_executor.layers.attention import Attention
@@ -11,6 +11,10 @@ from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.attention import refuse_window
 from vllm_eagle_pangu.kernels.kv_commit import CommitLayers, kv_commit
 from vllm_eagle_pangu.step.rows import VerifyRows
+
+if TYPE_CHECKING:
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
 
 class TargetPages:
@@ -25,7 +29,7 @@ class TargetPages:
         self.layers: list[tuple[int, Attention]] = []
         self.tables: dict[int, list[CommitLayers]] = {}
 
-    def take(self, groups: Iterable[Any], layers: Mapping[str, Attention]) -> None:
+    def take(self, groups: Iterable["KVCacheGroupSpec"], layers: Mapping[str, Attention]) -> None:
         """Vllm's KV cache `groups` are there; `layers` are the target's, by name.
 
         Raises ValueError for a layer with a window.
@@ -57,7 +61,9 @@ class TargetPages:
         """Before vLLM frees or replaces its KV cache."""
         self.tables = {}
 
-    def attach(self, metadata: Mapping[str, Any], rows: Mapping[int, VerifyRows]) -> None:
+    def attach(
+        self, metadata: Mapping[str, "AttentionMetadata"], rows: Mapping[int, VerifyRows]
+    ) -> None:
         """Give the layers' `metadata`, by name, the rows of their groups."""
         for group, layer in self.layers:
             metadata[layer.layer_name].tree = rows[group]

@@ -4,17 +4,24 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.commit import Committed
 from vllm_eagle_pangu.step.place import Placed
-from vllm_eagle_pangu.step.stages import Observer
+from vllm_eagle_pangu.step.stages import Observer, Result
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.dump import CacheState, FailedStep
 from vllm_eagle_pangu.tracing.writer import TraceWriter
+
+if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
+
+    from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+
+Tensors = TypeVar("Tensors", TreeBatch, AcceptedPaths)
 
 # Traces name both halves of drafting together.
 _NAMES: dict[str, str] = {"extend": "draft_us", "grow": "draft_us"}
@@ -23,7 +30,7 @@ _NAMES: dict[str, str] = {"extend": "draft_us", "grow": "draft_us"}
 class StepTracer(Observer):
     """The traces of one runner, which it is told of as the first of its observers."""
 
-    def __init__(self, runner: Any, config: TraceConfig) -> None:
+    def __init__(self, runner: "TreeRunnerMixin", config: TraceConfig) -> None:
         self.runner = runner
         self.steps = 0
         self._placed: Placed | None = None
@@ -52,7 +59,7 @@ class StepTracer(Observer):
         for req_id in started:
             self.writer.request_started(req_id)
 
-    def found(self, result: Any) -> None:
+    def found(self, result: Result) -> None:
         """See `Observer`."""
         if isinstance(result, Placed):
             self._placed = result
@@ -143,9 +150,8 @@ class StepTracer(Observer):
         )
 
 
-def _on_host(value: Any) -> Any:
+def _on_host(value: Tensors) -> Tensors:
     """A tree or paths with their tensors on the CPU; themselves where they are there already."""
-    assert isinstance(value, (TreeBatch, AcceptedPaths))
     tensors = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if all(getattr(tensor, "is_cpu", True) for tensor in tensors.values()):
         return value
@@ -153,7 +159,7 @@ def _on_host(value: Any) -> Any:
     return dataclasses.replace(value, **moved)
 
 
-def _draws_as_given(params: Any) -> bool:
+def _draws_as_given(params: "SamplingParams") -> bool:
     """Whether nothing is added to the target's logits before they are drawn from."""
     return (
         params.presence_penalty == params.frequency_penalty == 0
@@ -166,7 +172,7 @@ def _draws_as_given(params: Any) -> bool:
     )
 
 
-def _configuration(runner: Any) -> dict[str, Any]:
+def _configuration(runner: "TreeRunnerMixin") -> dict[str, Any]:
     """What was asked for, for the manifest."""
     config = runner.vllm_config
     return {

@@ -8,7 +8,7 @@ our kernels is the batch's size and nothing else that a request could change.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from vllm_eagle_pangu.step.rows import TreeRows
 from vllm_eagle_pangu.step.verify import verify_rows
 from vllm_eagle_pangu.step.view import BatchView
 
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+
 
 @dataclass
 class _Metadata:
@@ -33,7 +36,7 @@ class _Metadata:
 
 
 @torch.inference_mode()
-def warm_up(runner: Any) -> None:
+def warm_up(runner: "TreeRunnerMixin") -> None:
     """Run steps of empty prefixes, slots -1 throughout, where Triton's kernels are in use.
 
     `runner`: a tree runner whose KV cache is there. No page changes, and no request is known to it.
@@ -74,14 +77,14 @@ def batch_sizes(most: int) -> Iterator[int]:
     yield most
 
 
-def _states(runner: Any, rows: int) -> torch.Tensor:
+def _states(runner: "TreeRunnerMixin", rows: int) -> torch.Tensor:
     """`[rows, H]` of the head."""
     return torch.zeros(
         rows, runner.draft_head.hidden_size, dtype=runner.dtype, device=runner.device
     )
 
 
-def _extended(runner: Any, batch: int) -> Extended:
+def _extended(runner: "TreeRunnerMixin", batch: int) -> Extended:
     """Requests without a prefix."""
     zeros = torch.zeros(batch, dtype=torch.long, device=runner.device)
     table = runner.input_batch.block_table[runner.draft_head.group].block_table.gpu
@@ -89,7 +92,7 @@ def _extended(runner: Any, batch: int) -> Extended:
     return Extended(range(batch), zeros, zeros, states, states, table[:batch])
 
 
-def _view(runner: Any, batch: int, rows: int) -> BatchView:
+def _view(runner: "TreeRunnerMixin", batch: int, rows: int) -> BatchView:
     """Requests of `rows` rows each, whose slots are nowhere."""
     nowhere = torch.full((batch * rows,), -1, device=runner.device)
     starts = np.arange(batch + 1) * rows
@@ -106,7 +109,7 @@ def _view(runner: Any, batch: int, rows: int) -> BatchView:
     )
 
 
-def _verify(runner: Any, placed: Placed) -> None:
+def _verify(runner: "TreeRunnerMixin", placed: Placed) -> None:
     """Attend the trees in each of the target's layers."""
     metadata = {layer.layer_name: _Metadata() for _, layer in runner.pages.layers}
     runner.pages.attach(metadata, verify_rows(placed))

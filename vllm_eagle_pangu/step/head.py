@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -24,7 +24,7 @@ class TargetStates:
     """
 
     taps: Sequence[torch.Tensor]
-    attention: Any
+    attention: object
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Head(Protocol):
         """The KV cache group of its layers."""
         ...
 
-    def extend(self, extension: "Extension", taps: torch.Tensor, attention: Any) -> States:
+    def extend(self, extension: "Extension", taps: torch.Tensor, attention: object) -> States:
         """Run over the rows of `extension`, writing their K/V to its slots.
 
         `taps: [n, taps * H_t]`: the target's states of these rows.

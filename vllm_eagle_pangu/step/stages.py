@@ -3,7 +3,13 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.step.accept import Accepted
+    from vllm_eagle_pangu.step.commit import Committed
+    from vllm_eagle_pangu.step.grow import Drafted
+    from vllm_eagle_pangu.step.place import Placed
 
 # `prepare`: vLLM's batch; `verify`: the target's forward and logits; `draw`: vLLM's sampler;
 # `other`: the rest of vLLM's step; `between`: no step runs.
@@ -20,6 +26,9 @@ Stage = Literal[
     "other",
 ]
 
+# What stages give: `place`, `accept`, `commit` and `grow`, in this order.
+Result: TypeAlias = "Placed | Accepted | Committed | Drafted"
+
 
 class Observer:
     """Does nothing; override what is of interest. Called in the step, so be quick."""
@@ -30,8 +39,8 @@ class Observer:
     def entered(self, stage: Stage) -> None:
         """`stage` runs from now on, till the next one is entered."""
 
-    def found(self, result: Any) -> None:
-        """What a stage gave: `Placed`, `Accepted`, `Committed`, `Extended` or `Drafted`."""
+    def found(self, result: "Result") -> None:
+        """What a stage gave: see `Result`."""
 
     def ended(self) -> None:
         """The step has ended, and its times are known."""
@@ -70,7 +79,7 @@ class Stages:
         for observer in self.observers:
             observer.entered(stage)
 
-    def found(self, result: Any) -> None:
+    def found(self, result: "Result") -> None:
         """Hand on what a stage gave."""
         for observer in self.observers:
             observer.found(result)
