@@ -16,7 +16,13 @@ import pytest
 from vllm_eagle_pangu.demo.server import ProcessGroup, Server, free_port
 
 # What a user's shell may have set, and the tests' own shell.
-VARIABLES = ("LD_PRELOAD", "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_KVCACHE_SPACE", "PYTHONPATH")
+VARIABLES = (
+    "LD_PRELOAD",
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_USE_AOT_COMPILE",
+    "PYTHONPATH",
+)
 
 
 def plain_environment(**variables: str) -> dict[str, str]:

