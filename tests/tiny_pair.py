@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -75,6 +75,43 @@ def write_speculators_head(folder: Path, **options) -> Path:
         },
     }
     return _write_head(folder, config, flat, tiny_target(bias=True))
+
+
+# What a trainer puts into config.json: by its architecture each names the same class of vLLM's.
+TRAINERS = {
+    # eagle/traineagle3/config.json; DeepSpeed's save_16bit_model
+    "EAGLE": {"architectures": ["LlamaForCausalLM"], "torch_dtype": "float16"},
+    # configs/qwen3-8b-eagle3.json; export/to_sglang.py
+    "SpecForge": {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "rope_scaling": None,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "max_window_layers": 36,
+    },
+    # train/configs/qwen3-8b-eagle3.json; train/trainer/eagle3_trainer.py
+    "AngelSlim": {
+        "architectures": ["Eagle3LlamaForCausalLM"],
+        "target_model_type": "qwen3",
+        "rope_scaling": None,
+        "sliding_window": None,
+        "use_sliding_window": False,
+    },
+}
+
+
+def write_trainers_head(folder: Path, trainer: str) -> Path:
+    """The same head as a trainer of TRAINERS leaves it: no taps named, no norm before the residual,
+    no embeddings; EAGLE's in float16 and pickled."""
+    unsaid = ("eagle_aux_hidden_state_layer_ids", "norm_before_residual", "target_hidden_size")
+    config = {key: value for key, value in head_config().items() if key not in unsaid}
+    _write_head(folder, config | TRAINERS[trainer], head_config(), tiny_target(bias=True))
+    if trainer == "EAGLE":
+        weights = load_file(folder / "model.safetensors")
+        half = {k: w.half() if w.is_floating_point() else w for k, w in weights.items()}
+        torch.save(half, folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    return folder
 
 
 def _write_head(folder: Path, config: dict, flat: dict, target: LlamaForCausalLM) -> Path:

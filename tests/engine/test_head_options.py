@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from ..tiny_pair import write_speculators_head, write_tiny_head
+from ..tiny_pair import (
+    TRAINERS,
+    write_speculators_head,
+    write_tiny_head,
+    write_trainers_head,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -83,23 +88,34 @@ def plain(decode):
     return decode(None).tokens
 
 
+@pytest.fixture
+def check(decode, plain, tree_config_of):
+    """Holds a head to what this file says, in engines with the `options` that the head asks for."""
+
+    def hold(head, **options):
+        own = {"method": "eagle3", "model": str(head), "num_speculative_tokens": LENGTH}
+        ours = {**own, "method": "eagle_pangu"}
+        expected = decode(own, **options)
+        chain = decode({**ours, "tree_policy": "chain"}, **options)
+        trees = decode(tree_config_of(head, (3, 4, 12)), **options)
+        assert expected.tokens == chain.tokens == trees.tokens == plain
+        assert chain.drafts == expected.drafts
+        assert chain.accepted[0] > len(chain.drafts) / 2, "the head must be right often enough"
+        assert trees.accepted[0] >= chain.accepted[0] * 3 / 4
+
+    return hold
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_chain_drafts_and_accepts_what_vllms_eagle3_does(
-    name, decode, plain, tree_config_of, tmp_path
-):
+def test_a_chain_drafts_and_accepts_what_vllms_eagle3_does(name, check, tmp_path):
     case = CASES[name]
     write = write_speculators_head if case.speculators else write_tiny_head
-    head = write(tmp_path / "head", **case.options)
-    options = dict(case.engine)
-    own = {"method": "eagle3", "model": str(head), "num_speculative_tokens": LENGTH}
-    ours = {**own, "method": "eagle_pangu"}
-    expected = decode(own, **options)
-    chain = decode({**ours, "tree_policy": "chain"}, **options)
-    trees = decode(tree_config_of(head, (3, 4, 12)), **options)
-    assert expected.tokens == chain.tokens == trees.tokens == plain
-    assert chain.drafts == expected.drafts
-    assert chain.accepted[0] > len(chain.drafts) / 2, "the head must be right often enough"
-    assert trees.accepted[0] >= chain.accepted[0] * 3 / 4
+    check(write(tmp_path / "head", **case.options), **dict(case.engine))
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_trainers_head_loads_by_its_folder_alone(trainer, check, tmp_path):
+    check(write_trainers_head(tmp_path / "head", trainer))
 
 
 def _record_drafts(runner) -> list[list[list[int]]]:
