@@ -41,10 +41,9 @@ def tree_attention(
     query_count: torch.Tensor,
     key_start: torch.Tensor,
     key_count: torch.Tensor,
-    visible: torch.Tensor | None,
+    visible: torch.Tensor,
     scale: float,
     output: torch.Tensor,
-    visible_bits: torch.Tensor | None = None,
     splits: int | None = None,
     prefix_start: torch.Tensor | None = None,
 ) -> None:
@@ -55,16 +54,13 @@ def tree_attention(
     trusted; slots outside of `prefix_start .. prefix_len` are not read, and values of dense rows
     that nobody sees are never multiplied.
 
-    `visible_bits: [T, Rq, ceil(Rk / 32)] int32`: the mask packed, bit j % 32 of word j // 32 for
-    dense key j; `visible` is then not read and may be None.
     `splits`: programs per prefix; by default as many as fill the GPU. With more than one, buffers
     of T*Hk*splits*Rq*(H/Hk)*(K+1) float32 are allocated: by default at most 2 tiles per
     multiprocessor, some 20 MB on an H200.
     """
     for launch in launches(
         query, key, value, pages, block_table, prefix_len, query_start, query_count, key_start,
-        key_count, visible if visible_bits is None else visible_bits, scale, output, splits,
-        prefix_start,
+        key_count, visible, scale, output, splits, prefix_start,
     ):  # fmt: skip
         launch.kernel[launch.grid](**launch.arguments, **launch.options)
 
@@ -96,7 +92,7 @@ def launches(
     splits: int | None = None,
     prefix_start: torch.Tensor | None = None,
 ) -> Iterator[Launch]:
-    """What `tree_attention` launches, in order; `visible` as bool or as packed int32 words."""
+    """What `tree_attention` launches, in order."""
     _check(query, key, value, pages, block_table, visible, output, prefix_start)
     _, Hk, block_size, K = pages.key.shape
     T, most_rows = visible.shape[0], visible.shape[1] * (query.shape[1] // Hk)
@@ -147,7 +143,7 @@ def launches(
         "key_start": key_start,
         "key_count": key_count,
         # A bool is a byte, which Triton loads on every backend.
-        "visible": visible.view(torch.int8) if visible.dtype == torch.bool else visible,
+        "visible": visible.view(torch.int8),
         "output": output,
         **_strides("key", key, "row", "head"),
         **_strides("value", value, "row", "head"),
@@ -156,7 +152,6 @@ def launches(
         "SPLIT": splits > 1,
         "BLOCK_D": tile.dense_keys,
         "DENSE_STAGES": tile.dense_stages,
-        "BITS": visible.dtype == torch.int32,
     }
     yield Launch(tree_attention_kernel, (tiles, Hk, T), shared | tree, options)
 
@@ -188,12 +183,12 @@ def _check(
     )
     assert block_table.dtype == torch.int32
     assert block_table.stride(1) == 1 or block_table.shape[1] <= 1, block_table.stride()
-    assert visible.dtype in (torch.bool, torch.int32), visible.dtype
+    assert visible.dtype == torch.bool, visible.dtype
     assert prefix_start is None or prefix_start.dtype == torch.int32, prefix_start
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Group 4, 8 KV heads; M+1 = 65 rows in pages of 16, a drafter level of 8 rows, packed masks.
+    """Group 4, 8 KV heads; M+1 = 65 rows in pages of 16, a drafter level of 8 rows.
 
     Import with TRITON_INTERPRET unset: an interpreted kernel cannot be compiled.
     """
@@ -204,7 +199,6 @@ def compile_cases() -> Iterator[CompileCase]:
     yield from _cases("level8_bf16_128", 8, 128, torch.bfloat16)
     yield from _cases("level8_bf16_256", 8, 256, torch.bfloat16)
     yield from _cases("chain1_bf16_128", 1, 128, torch.bfloat16)
-    yield from _cases("verify65_bits_bf16_128", 65, 128, torch.bfloat16, bits=True)
     yield from _cases("verify65_window_bf16_128", 65, 128, torch.bfloat16, window=True)
     yield from _cases("level8_window_bf16_256", 8, 256, torch.bfloat16, window=True)
     yield from _cases("verify65_odd_page_bf16_128", 65, 128, torch.bfloat16, block_size=13)
@@ -217,7 +211,6 @@ def _cases(
     dtype: torch.dtype,
     group: int = 4,
     block_size: int = 16,
-    bits: bool = False,
     window: bool = False,
 ) -> Iterator[CompileCase]:
     """Fused and split, on tensors without storage."""
@@ -227,7 +220,6 @@ def _cases(
         return torch.empty(shape, dtype=dtype, device="meta")
 
     count = empty(T, dtype=torch.int32)
-    visible = empty(T, rows, -(-rows // 32), dtype=torch.int32)
     # As vLLM's FlashAttention lays pages out: [2, blocks, block_size, Hk, K].
     pages = empty(2, 100, block_size, Hk, head_size).transpose(2, 3)
     for splits in (1, 4):
@@ -238,7 +230,7 @@ def _cases(
             PagedKV(pages[0], pages[1]),
             empty(T, P, dtype=torch.int32),
             *(count, count, count, count, count),
-            visible if bits else empty(T, rows, rows, dtype=torch.bool),
+            empty(T, rows, rows, dtype=torch.bool),
             head_size**-0.5,
             empty(T * rows, Hk * group, head_size),
             splits,

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.mask import pack_bits
 from vllm_eagle_pangu.kernels import tree_attention as face
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
@@ -53,19 +52,9 @@ def seen_elsewhere(inputs: dict[str, Any]) -> dict[str, Any]:
     return inputs | {"visible": visible}
 
 
-def packed(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The mask as words, with bits set past its last column; no bool mask to read."""
-    visible = inputs["visible"]
-    columns = visible.shape[2]
-    padded = visible.new_ones(*visible.shape[:2], max(1, -(-columns // 32)) * 32)
-    padded[:, :, :columns] = visible
-    return inputs | {"visible": None, "visible_bits": pack_bits(padded)}
-
-
-def check(inputs: dict[str, Any], splits: int | None = None, bits: bool = False) -> None:
+def check(inputs: dict[str, Any], splits: int | None = None) -> None:
     def run(**given: Any) -> None:
-        given = seen_elsewhere(given)
-        tree_attention(**(packed(given) if bits else given), splits=splits)
+        tree_attention(**seen_elsewhere(given), splits=splits)
 
     assert_as_exact_as_torch(run, inputs)
 
@@ -77,7 +66,7 @@ def test_error_is_at_most_twice_that_of_torch(case: AttentionCase, splits: int |
         case = dataclasses.replace(case, prefixes=(9_000,))
     if splits:
         case = dataclasses.replace(case, dtype=torch.float16)
-    check(make_inputs(case), splits, bits=bool(splits))
+    check(make_inputs(case), splits)
 
 
 @pytest.mark.parametrize("seed", range(26))
@@ -86,7 +75,7 @@ def test_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> Non
     for _ in range(20):
         case = random_case(draw, HEAD_SIZES, BLOCK_SIZES, longest_prefix=150, most_rows=8)
         inputs = make_inputs(case, seed=draw.randint(0, 2**30))
-        check(inputs, splits=draw.randint(1, 5), bits=draw.random() < 0.5)
+        check(inputs, splits=draw.randint(1, 5))
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
