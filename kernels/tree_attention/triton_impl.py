@@ -16,6 +16,7 @@ import torch
 import triton
 
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 from vllm_eagle_pangu.kernels.tree_attention.tiling import prefix_splits, processors, tile_for
 from vllm_eagle_pangu.kernels.tree_attention.triton_prefix import prefix_split_kernel
 from vllm_eagle_pangu.kernels.tree_attention.triton_tree import tree_attention_kernel
@@ -35,17 +36,10 @@ def tree_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    prefix_len: torch.Tensor,
-    query_start: torch.Tensor,
-    query_count: torch.Tensor,
-    key_start: torch.Tensor,
-    key_count: torch.Tensor,
-    visible: torch.Tensor,
+    rows: AttentionRows,
     scale: float,
     output: torch.Tensor,
     splits: int | None = None,
-    prefix_start: torch.Tensor | None = None,
 ) -> None:
     """Writes the attention of every tree request's query rows into `output`.
 
@@ -58,10 +52,7 @@ def tree_attention(
     of T*Hk*splits*Rq*(H/Hk)*(K+1) float32 are allocated: by default at most 2 tiles per
     multiprocessor, some 20 MB on an H200.
     """
-    for launch in launches(
-        query, key, value, pages, block_table, prefix_len, query_start, query_count, key_start,
-        key_count, visible, scale, output, splits, prefix_start,
-    ):  # fmt: skip
+    for launch in launches(query, key, value, pages, rows, scale, output, splits):
         launch.kernel[launch.grid](**launch.arguments, **launch.options)
 
 
@@ -80,20 +71,14 @@ def launches(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    prefix_len: torch.Tensor,
-    query_start: torch.Tensor,
-    query_count: torch.Tensor,
-    key_start: torch.Tensor,
-    key_count: torch.Tensor,
-    visible: torch.Tensor,
+    rows: AttentionRows,
     scale: float,
     output: torch.Tensor,
     splits: int | None = None,
-    prefix_start: torch.Tensor | None = None,
 ) -> Iterator[Launch]:
     """What `tree_attention` launches, in order."""
-    _check(query, key, value, pages, block_table, visible, output, prefix_start)
+    _check(query, key, value, pages, output)
+    visible, prefix_start = rows.visible, rows.prefix_start
     _, Hk, block_size, K = pages.key.shape
     T, most_rows = visible.shape[0], visible.shape[1] * (query.shape[1] // Hk)
     if T == 0 or most_rows == 0:
@@ -101,17 +86,17 @@ def launches(
     tile = tile_for(most_rows, K, query.dtype)
     tiles = triton.cdiv(most_rows, tile.rows)
     if splits is None:
-        capacity = block_table.shape[1] * block_size
+        capacity = rows.block_table.shape[1] * block_size
         splits = prefix_splits(tiles * Hk * T, capacity, processors(query.device))
     shared = {
         "query": query,
         "page_key": pages.key,
         "page_value": pages.value,
-        "block_table": block_table,
+        "block_table": rows.block_table,
         "prefix_start": prefix_start,
-        "prefix_len": prefix_len,
-        "query_start": query_start,
-        "query_count": query_count,
+        "prefix_len": rows.prefix_len,
+        "query_start": rows.query_start,
+        "query_count": rows.query_count,
         "partial": None,
         "partial_lse": None,
         "scale": scale * math.log2(math.e),
@@ -120,7 +105,7 @@ def launches(
         **_strides("query", query, "row", "head"),
         **_strides("page_key", pages.key, "block", "head", "slot", "dim"),
         **_strides("page_value", pages.value, "block", "head", "slot", "dim"),
-        "table_stride": block_table.stride(0),
+        "table_stride": rows.block_table.stride(0),
         "WINDOW": prefix_start is not None,
         "HEADS": Hk,
         "GROUP": query.shape[1] // Hk,
@@ -140,8 +125,8 @@ def launches(
     tree = {
         "key": key,
         "value": value,
-        "key_start": key_start,
-        "key_count": key_count,
+        "key_start": rows.key_start,
+        "key_count": rows.key_count,
         # A bool is a byte, which Triton loads on every backend.
         "visible": visible.view(torch.int8),
         "output": output,
@@ -165,10 +150,7 @@ def _check(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    visible: torch.Tensor,
     output: torch.Tensor,
-    prefix_start: torch.Tensor | None,
 ) -> None:
     """What costs no wait for the device; the face checks the rest where asked."""
     assert not pages.in_amx_tiles, "a CPU's pages in AMX tiles are read by C++ and the reference"
@@ -181,10 +163,6 @@ def _check(
     assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
-    assert block_table.dtype == torch.int32
-    assert block_table.stride(1) == 1 or block_table.shape[1] <= 1, block_table.stride()
-    assert visible.dtype == torch.bool, visible.dtype
-    assert prefix_start is None or prefix_start.dtype == torch.int32, prefix_start
 
 
 def compile_cases() -> Iterator[CompileCase]:
@@ -220,6 +198,12 @@ def _cases(
         return torch.empty(shape, dtype=dtype, device="meta")
 
     count = empty(T, dtype=torch.int32)
+    attention_rows = AttentionRows(
+        empty(T, P, dtype=torch.int32),
+        *(count, count, count, count, count),
+        empty(T, rows, rows, dtype=torch.bool),
+        prefix_start=count if window else None,
+    )
     # As vLLM's FlashAttention lays pages out: [2, blocks, block_size, Hk, K].
     pages = empty(2, 100, block_size, Hk, head_size).transpose(2, 3)
     for splits in (1, 4):
@@ -228,13 +212,10 @@ def _cases(
             empty(T * rows, Hk, head_size),
             empty(T * rows, Hk, head_size),
             PagedKV(pages[0], pages[1]),
-            empty(T, P, dtype=torch.int32),
-            *(count, count, count, count, count),
-            empty(T, rows, rows, dtype=torch.bool),
+            attention_rows,
             head_size**-0.5,
             empty(T * rows, Hk * group, head_size),
             splits,
-            count if window else None,
         ):
             part = "prefix" if "output" not in launch.arguments else "tree"
             yield _compile_case(f"{name}_{'split' if splits > 1 else 'fused'}_{part}", launch)
