@@ -26,7 +26,8 @@ class BuiltTree:
     """A tree and what the AscendC op gives beside it.
 
     `mask: [B, R, ceil(R / 32)] int32`: bit j % 32 of word j // 32 is `visible[.., j]`.
-    `first_child`, `next_sibling: [B, R] int64`: see `core.mask.child_links`.
+    `first_child`, `next_sibling: [B, R] int64`: the lowest row among a row's children, and the next
+    row with the same parent; 0 for none.
     """
 
     tree: TreeBatch

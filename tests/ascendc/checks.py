@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.mask import child_links
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.kernels.ascendc_twin import TwinKernel, compile_kernel
 from vllm_eagle_pangu.kernels.ascendc_twin import ops as twin
@@ -155,8 +154,18 @@ def check_tree_build(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
     tree = tree_build(**inputs)
     built = twin.run_tree_build(kernel, **inputs, **cores)
     assert_same(built.tree, tree)
-    assert_same((built.first_child, built.next_sibling), child_links(tree.parent, tree.valid))
+    assert_same((built.first_child, built.next_sibling), linked(tree.parent, tree.valid))
     assert_same(built.mask, packed(tree.visible))
+
+
+def linked(parent: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """First child and next sibling of each row, both `[B, R] int64`, 0 for none."""
+    first_child, next_sibling = torch.zeros_like(parent), torch.zeros_like(parent)
+    for b, row in reversed(valid.nonzero().tolist()):
+        if row > 0:
+            above = parent[b, row]
+            next_sibling[b, row], first_child[b, above] = first_child[b, above], row
+    return first_child, next_sibling
 
 
 def packed(visible: torch.Tensor) -> torch.Tensor:

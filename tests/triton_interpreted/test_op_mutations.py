@@ -76,9 +76,7 @@ BUILD = (
     (' & (score > float("-inf"))', "", "what cannot be drawn is kept"),
     ("for _ in range(depth - 2)", "for _ in range(depth - 3)", "an ancestor is not seen"),
     ("(column == parent_row[:, None])", "(column + 1 == parent_row[:, None])", "mask bit of k-1"),
-    ("row_of[None, :] > after[:, None]", "row_of[None, :] >= after[:, None]", "own sibling"),
     ("index[None, :] < position", "index[None, :] + 1 < position", "parent off by one"),
-    ("<< (column % 32)", "<< ((column + 1) % 32)", "packed bits shifted"),
     ("(width * width)", "width", "levels of W candidates"),
 )
 TOP = (
@@ -213,8 +211,6 @@ def results(function: Callable[..., Any], inputs: dict[str, Any]) -> list[torch.
     if result is None:
         pairs = given["layers"].pages
         result = [side for pair in pairs for side in (pair.key, pair.value)]
-    elif hasattr(result, "visible_bits"):
-        result = [result, result.visible_bits, result.first_child, result.next_sibling]
     return leaves([result, given.get("candidates")])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import pad
 
 from vllm_eagle_pangu.core.indices import index_range
-from vllm_eagle_pangu.core.mask import ancestor_table, child_links, pack_bits, visible_rows
+from vllm_eagle_pangu.core.mask import ancestor_table, visible_rows
 
 
 @dataclass
@@ -97,21 +97,6 @@ class TreeBatch:
     def ancestors(self) -> torch.Tensor:
         """`[B, D+1, R] int64`: see `mask.ancestor_table`."""
         return ancestor_table(self.parent, self.max_depth)
-
-    @cached_property
-    def visible_bits(self) -> torch.Tensor:
-        """`[B, R, ceil(R / 32)] int32`: `visible` packed, see `mask.pack_bits`."""
-        return pack_bits(self.visible)
-
-    @cached_property
-    def first_child(self) -> torch.Tensor:
-        """`[B, R] int64`: lowest row among a row's children, 0 for none."""
-        return child_links(self.parent, self.valid)[0]
-
-    @cached_property
-    def next_sibling(self) -> torch.Tensor:
-        """`[B, R] int64`: next row with the same parent, 0 for none."""
-        return child_links(self.parent, self.valid)[1]
 
     def positions(self, prefix_len: torch.Tensor) -> torch.Tensor:
         """`[B, R] int64`: rotary positions behind `prefix_len: [B]` committed tokens."""
