@@ -13,8 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Elements of a tile [rows, candidates]: 64 registers a thread at 4 warps.
@@ -132,21 +131,14 @@ def tree_build(
     tokens: torch.Tensor,
     scores: torch.Tensor,
     parents: torch.Tensor,
-    shape: TreeShape,
-) -> TreeBatch:
+    width: int,
+    depth: int,
+    nodes: int,
+) -> Trees:
     """See `reference.tree_build`; nothing waits for the device."""
     batch, capacity = tokens.shape
-    assert capacity == shape.capacity, (capacity, shape)
-    device, rows = tokens.device, shape.rows
-    tree = TreeBatch(
-        tokens=torch.empty(batch, rows, dtype=torch.int64, device=device),
-        parent=torch.empty(batch, rows, dtype=torch.int64, device=device),
-        depth=torch.empty(batch, rows, dtype=torch.int64, device=device),
-        valid=torch.empty(batch, rows, dtype=torch.bool, device=device),
-        visible=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
-        score=torch.empty(batch, rows, dtype=torch.float32, device=device),
-        max_depth=shape.depth,
-    )
+    rows = nodes + 1
+    trees = Trees.empty(batch, rows, tokens.device)
     candidates = triton.next_power_of_2(capacity)
     block = max(1, min(16, TILE // candidates, triton.next_power_of_2(rows)))
     if batch:
@@ -155,23 +147,23 @@ def tree_build(
             tokens.contiguous(),
             scores.contiguous(),
             parents.contiguous(),
-            tree.tokens,
-            tree.parent,
-            tree.depth,
-            tree.valid.view(torch.int8),
-            tree.score,
-            tree.visible.view(torch.int8),
+            trees.tokens,
+            trees.parent,
+            trees.depth,
+            trees.valid.view(torch.int8),
+            trees.score,
+            trees.visible.view(torch.int8),
             capacity,
-            shape.width,
-            shape.depth,
-            shape.nodes,
+            width,
+            depth,
+            nodes,
             CANDIDATES=candidates,
             COLUMNS=triton.next_power_of_2(rows),
             BLOCK=block,
             OTHERS=max(1, TILE // candidates),
             num_warps=4,
         )
-    return tree
+    return trees
 
 
 def compile_cases() -> Iterator[CompileCase]:

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.indices import causal
+from vllm_eagle_pangu.kernels.indices import causal
 from vllm_eagle_pangu.step.rows import ChainRows, LevelRows
 
 WIDTH, DEPTH = 2, 4

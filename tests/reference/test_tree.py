@@ -64,7 +64,8 @@ def test_tree_accept_takes_the_same_path(oracle: OracleDecoder):
         tree = step.tree
         tokens, parent = torch.tensor([tree.tokens]), torch.tensor([tree.parent])
         batch = TreeBatch.from_parents(tokens, parent, shape.depth)
-        paths = tree_accept(batch, step.logits.argmax(-1)[None], shape.depth)
+        draws = step.logits.argmax(-1)[None]
+        paths = tree_accept(batch.tokens, batch.parent, batch.valid, draws, shape.depth)
         accepted = int(paths.length)
         assert paths.rows[0, : accepted + 1].tolist() == step.path
         assert paths.output[0, : accepted + 1].tolist() == step.emitted

@@ -31,7 +31,7 @@ class TreeGrower:
         """
         batch, width = tokens.shape
         assert width == self.shape.width and self._frontier is None, (width, self.shape)
-        self._candidates = Candidates.empty(batch, self.shape, tokens.device)
+        self._candidates = Candidates.empty(batch, width, self.shape.depth, tokens.device)
         return self._expand(scores, tokens)
 
     def grow(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
@@ -46,10 +46,18 @@ class TreeGrower:
     def finish(self, root_tokens: torch.Tensor) -> TreeBatch:
         """The best M candidates of all levels as trees under `root_tokens: [B] int64`."""
         assert self._frontier is not None and self._frontier.level == self.shape.depth, self.shape
-        kept = self._candidates
-        return tree_build(
-            root_tokens, kept.tokens, kept.scores, kept.parents, self.shape, self.implementation
+        kept, shape = self._candidates, self.shape
+        trees = tree_build(
+            root_tokens,
+            kept.tokens,
+            kept.scores,
+            kept.parents,
+            shape.width,
+            shape.depth,
+            shape.nodes,
+            self.implementation,
         )
+        return TreeBatch.of(trees, shape.depth)
 
     def _expand(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
         self._frontier = tree_expand(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
-from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.extend import Extended
 from vllm_eagle_pangu.step.head import Head, Limits
 from vllm_eagle_pangu.step.rows import LevelRows

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_attention import AttentionRows
 
 

@@ -3,7 +3,7 @@
 
 import torch
 
-from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.kernels.indices import index_range
 
 
 def ancestor_table(parent: torch.Tensor, depth: int) -> torch.Tensor:
