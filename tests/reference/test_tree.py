@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
@@ -88,7 +89,7 @@ def drafted_prompt(oracle: OracleDecoder, prompt: list[int]):
 @torch.no_grad()
 def grow_in_core(drafter: ReferenceDrafter, root: int, row, committed, shape) -> TreeBatch:
     """core's TreeGrower, fed by the oracle's drafter through the frontier's scratch mask."""
-    grower = TreeGrower(shape)
+    grower = TreeGrower(shape, Ops.bind("reference"))
 
     def children(rows: list):
         best = torch.stack([r.log_probs for r in rows]).topk(shape.width)

@@ -4,6 +4,7 @@
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
@@ -17,7 +18,7 @@ BLOCK_SIZE = 8
 
 def grown_tree(batch: int = 2, seed: int = 0, vocab: int = 1000) -> TreeBatch:
     generator = torch.Generator().manual_seed(seed)
-    grower = TreeGrower(SHAPE)
+    grower = TreeGrower(SHAPE, Ops.bind("reference"))
 
     def level(*rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         size = (batch, *rows, SHAPE.width)

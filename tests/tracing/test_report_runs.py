@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.tracing.config import TraceConfig
@@ -36,7 +37,7 @@ def guesses(rows: int, width: int, generator: torch.Generator) -> tuple[torch.Te
 def grown(roots: Sequence[int], shape: TreeShape, generator: torch.Generator) -> TreeBatch:
     """One tree per root."""
     batch, width = len(roots), shape.width
-    grower = TreeGrower(shape)
+    grower = TreeGrower(shape, Ops.bind("reference"))
     grower.grow_first(*guesses(batch, width, generator))
     for _ in range(shape.depth - 1):
         scores, tokens = guesses(batch * width, width, generator)

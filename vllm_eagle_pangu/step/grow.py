@@ -57,7 +57,7 @@ def grow_shape(
     prefix_start = limits.prefix_start(extended.prefix_len)
     request = index_range(batch, prefix.device).int()
     first_query, first_key = request * width, request * limits.scratch_rows
-    grower = TreeGrower(shape, ops.implementation)
+    grower = TreeGrower(shape, ops)
     frontier = grower.grow_first(*head.children(extended.last, width))
     hidden = extended.state.repeat_interleave(width, 0)
     for level in range(shape.depth - 1):
