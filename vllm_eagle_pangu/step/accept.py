@@ -42,9 +42,8 @@ def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepte
     if placed.trees is None:
         return Accepted(placed, None, AcceptedPaths.of_roots(drawn, depth))
     tree, draws = placed.trees.tree, drawn[_logit_rows(placed, placed.trees)]
-    trees = AcceptedTrees(
-        draws, ops.tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth)
-    )
+    walked = ops.tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth)
+    trees = AcceptedTrees(draws, walked)
     if placed.covers_batch:
         return Accepted(placed, trees, trees.paths)
     paths = AcceptedPaths.of_roots(drawn[placed.first_logits], depth)
