@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.kernels import (
     draft_batch,
     kv_commit,
@@ -45,10 +44,9 @@ class Measurement:
 def measurements(device: str) -> Iterator[Measurement]:
     """Every op at every size, inputs made on `device`."""
     for batch, width, depth, nodes in TREES:
-        shape = TreeShape(width, depth, nodes)
         size = f"B={batch} W={width} D={depth} M={nodes}"
-        build = build_cases.make_inputs(build_cases.BuildCase(size, shape, batch), device=device)
-        yield _plain("tree_build", size, tree_build, build)
+        build = build_cases.BuildCase(size, width, depth, nodes, batch)
+        yield _plain("tree_build", size, tree_build, build_cases.make_inputs(build, 0, device))
         case = accept_cases.AcceptCase(size, nodes + 1, depth, batch)
         yield _plain("tree_accept", size, tree_accept, accept_cases.make_inputs(case, 0, device))
         rows = draft_cases.DraftBatchCase(size, depth, (nodes + 1,) * batch, (0,) * batch)
@@ -128,7 +126,8 @@ def _attention(device: str) -> Iterator[Measurement]:
         )
         inputs = attention_cases.make_inputs(case, device=device)
         paged = 2 * batch * (window or prefix) * 8 * 128 * 2
-        dense = _bytes([inputs[name] for name in ("query", "key", "value", "output", "visible")])
+        dense = _bytes([inputs[name] for name in ("query", "key", "value", "output")])
+        dense += _bytes(inputs["rows"].visible)
         yield Measurement(
             "tree_attention",
             f"T={batch} M={nodes} t={prefix} H=32 Hk=8 K=128"

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from vllm_eagle_pangu.core.indices import causal
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.ascendc_twin.launch import Argument, Role, TwinKernel, core_count
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
+from vllm_eagle_pangu.kernels.indices import causal
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
 UNIFIED_BYTES = 192 * 1024
 
@@ -22,14 +21,15 @@ CoreOrder = Callable[[int], Sequence[int]]
 
 
 @dataclass
-class BuiltTree:
-    """A tree and what the AscendC op gives beside it.
+class BuiltTrees:
+    """Trees and what the AscendC op gives beside them.
 
     `mask: [B, R, ceil(R / 32)] int32`: bit j % 32 of word j // 32 is `visible[.., j]`.
-    `first_child`, `next_sibling: [B, R] int64`: see `core.mask.child_links`.
+    `first_child`, `next_sibling: [B, R] int64`: the lowest row among a row's children, and the next
+    row with the same parent; 0 for none.
     """
 
-    tree: TreeBatch
+    trees: Trees
     mask: torch.Tensor
     first_child: torch.Tensor
     next_sibling: torch.Tensor
@@ -37,7 +37,9 @@ class BuiltTree:
 
 def run_tree_accept(
     kernel: TwinKernel,
-    tree: TreeBatch,
+    tokens: torch.Tensor,
+    parent: torch.Tensor,
+    valid: torch.Tensor,
     draws: torch.Tensor,
     depth: int,
     cores: int = 1,
@@ -49,7 +51,7 @@ def run_tree_accept(
         rows=poisoned(batch, depth + 1), length=poisoned(batch), output=poisoned(batch, depth + 1)
     )
     shape = {"batch": batch, "rows": rows, "depth": depth}
-    inputs = {"tokens": tree.tokens, "parent": tree.parent, "valid": tree.valid, "draws": draws}
+    inputs = {"tokens": tokens, "parent": parent, "valid": valid, "draws": draws}
     _run(kernel, shape, _arguments(inputs, vars(paths)), cores, order)
     return paths
 
@@ -117,13 +119,15 @@ def run_tree_build(
     tokens: torch.Tensor,
     scores: torch.Tensor,
     parents: torch.Tensor,
-    shape: TreeShape,
+    width: int,
+    depth: int,
+    nodes: int,
     cores: int = 1,
     order: CoreOrder = range,
-) -> BuiltTree:
+) -> BuiltTrees:
     """See `tree_build.reference.tree_build`; B >= 1."""
-    batch, rows = tokens.shape[0], shape.rows
-    tree = {
+    batch, rows = tokens.shape[0], nodes + 1
+    trees = {
         "tokens": poisoned(batch, rows),
         "parent": poisoned(batch, rows),
         "depth": poisoned(batch, rows),
@@ -136,20 +140,20 @@ def run_tree_build(
         "first_child": poisoned(batch, rows),
         "next_sibling": poisoned(batch, rows),
     }
-    sizes = {"batch": batch, "width": shape.width, "depth": shape.depth, "nodes": shape.nodes}
+    sizes = {"batch": batch, "width": width, "depth": depth, "nodes": nodes}
     inputs = {
         "root_tokens": root_tokens,
         "tokens": tokens,
         "scores": scores,
         "parents": parents,
     }
-    _run(kernel, sizes, _arguments(inputs, tree | extra), cores, order)
-    return BuiltTree(tree=TreeBatch(**tree, max_depth=shape.depth), **extra)
+    _run(kernel, sizes, _arguments(inputs, trees | extra), cores, order)
+    return BuiltTrees(trees=Trees(**trees), **extra)
 
 
 def run_kv_commit(
     kernel: TwinKernel,
-    paths: AcceptedPaths,
+    path_rows: torch.Tensor,
     linear_slots: torch.Tensor,
     scratch: Sequence[tuple[torch.Tensor, torch.Tensor]],
     cache: Sequence[tuple[torch.Tensor, torch.Tensor]],
@@ -167,14 +171,14 @@ def run_kv_commit(
     shape = {
         "batch": batch,
         "rows": rows,
-        "pathColumns": paths.rows.shape[1],
+        "pathColumns": path_rows.shape[1],
         "layers": len(cache),
         "rowBytes": page.shape[2] * page.shape[3] * page.element_size(),
         "scratchRows": scratch[0][0].shape[0],
         "cacheRows": page.shape[0] * page.shape[1],
     }
     arguments = [
-        Argument("path_rows", paths.rows),
+        Argument("path_rows", path_rows),
         Argument("linear_slots", linear_slots),
         Argument("key_scratch", [key for key, _ in scratch]),
         Argument("value_scratch", [value for _, value in scratch]),

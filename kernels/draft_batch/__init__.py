@@ -3,9 +3,9 @@
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.implementations import Implementations
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 __all__ = ["IMPLEMENTATIONS", "DraftRows", "MaskRows", "draft_batch", "prepare"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.draft_batch.rows import MaskRows
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 
 @dataclass(frozen=True)

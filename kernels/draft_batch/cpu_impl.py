@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@15P8q")
 _BYTES = {torch.int32: 4, torch.int64: 8}

@@ -4,8 +4,8 @@
 import torch
 from torch.nn.functional import pad
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 
 def draft_batch(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
-from vllm_eagle_pangu.core.indices import causal
+from vllm_eagle_pangu.kernels.indices import causal
 
 
 @dataclass(frozen=True)

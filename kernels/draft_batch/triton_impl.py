@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Rows that a program fills at a time: a tree has D+1, a prefill chunk many.

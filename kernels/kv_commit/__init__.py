@@ -3,7 +3,6 @@
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 from vllm_eagle_pangu.kernels.kv_commit.reference import assert_written_once, kv_commit
@@ -27,19 +26,20 @@ _PAGES = Implementations(__name__, "commit_pages", reference="reference", triton
 
 
 def commit_slots(
-    paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int, implementation: str | None = None
+    path_rows: torch.Tensor, linear_slots: torch.Tensor, implementation: str | None = None
 ) -> torch.Tensor:
     """Page slot of each tree row, -1 for what must not be written: `[B, R] int64`.
 
     The i-th accepted node takes the slot of the i-th position after the root. Rejected and padding
     rows get -1, and so does the root, whose K/V the forward itself wrote.
 
-    `linear_slots: [B, R] int64`: entry [b, i] is the slot of position t + i; `rows`: R.
+    `path_rows: [B, D+1] int64`: as in `tree_accept.AcceptedPaths`; `linear_slots: [B, R] int64`:
+    entry [b, i] is the slot of position t + i.
 
     Raises:
         ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
-    return _OP.of(implementation, linear_slots.device)(paths, linear_slots, rows)
+    return _OP.of(implementation, linear_slots.device)(path_rows, linear_slots)
 
 
 def commit_pages(

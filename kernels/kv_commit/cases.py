@@ -22,7 +22,7 @@ def make_inputs(
     generator = torch.Generator().manual_seed(seed)
     slots = torch.randperm(2 * case.batch * case.rows, generator=generator)
     linear_slots = slots[: case.batch * case.rows].view(case.batch, case.rows)
-    return {"paths": paths, "linear_slots": linear_slots.to(device), "rows": case.rows}
+    return {"path_rows": paths.rows, "linear_slots": linear_slots.to(device)}
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,22 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.native import load_native
 
 _CALL = struct.Struct("@3P3q")
 
 
-def commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int) -> torch.Tensor:
-    """See `reference.commit_slots`; `linear_slots: [B, R] int64`, all on the CPU, any strides.
+def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
+    """See `reference.commit_slots`; int64, all on the CPU, any strides.
 
     Raises RuntimeError where the op cannot be compiled.
     """
-    path = paths.rows
-    batch, columns = linear_slots.shape
-    path_batch, path_columns = path.shape
-    assert columns == rows and path_batch == batch, (linear_slots.shape, path.shape, rows)
-    assert path.dtype == linear_slots.dtype == torch.int64, (path.dtype, linear_slots.dtype)
-    assert path.is_cpu and linear_slots.is_cpu, "the cpp implementation takes CPU tensors"
-    path, linear_slots = path.contiguous(), linear_slots.contiguous()
+    batch, rows = linear_slots.shape
+    path_batch, path_columns = path_rows.shape
+    assert path_batch == batch, (linear_slots.shape, path_rows.shape)
+    assert path_rows.dtype == linear_slots.dtype == torch.int64, path_rows.dtype
+    assert path_rows.is_cpu and linear_slots.is_cpu, "the cpp implementation takes CPU tensors"
+    path, linear_slots = path_rows.contiguous(), linear_slots.contiguous()
     slots = torch.empty(batch, rows, dtype=torch.int64)
     in_tree = _entry()(
         _CALL.pack(

@@ -5,26 +5,26 @@ from collections.abc import Callable
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 
 # write(key, value, slots): the platform's own cache-write op, which skips slot -1.
 CacheWrite = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
-def commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int) -> torch.Tensor:
+def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
     """Page slot of each tree row, -1 for what must not be written: `[B, R] int64`.
 
     The i-th accepted node takes the slot of the i-th position after the root. Rejected and padding
     rows get -1, and so does the root, whose K/V the forward itself wrote.
 
-    `linear_slots: [B, R] int64`: entry [b, i] is the slot of position t + i; `rows`: R.
+    `path_rows: [B, D+1] int64`; `linear_slots: [B, R] int64`: entry [b, i] is the slot of position
+    t + i.
     """
-    batch, columns = linear_slots.shape
-    assert columns == rows and paths.rows.shape[0] == batch, (linear_slots.shape, rows)
+    batch, rows = linear_slots.shape
+    assert path_rows.shape[0] == batch, (linear_slots.shape, path_rows.shape)
     # A tree of fewer nodes than D has no longer path than that.
-    reach = min(paths.rows.shape[1], rows)
-    path = paths.rows[:, 1:reach]
+    reach = min(path_rows.shape[1], rows)
+    path = path_rows[:, 1:reach]
     # Row 0 stands for "no node" beyond the path's length, and is -1 in any case.
     slots = linear_slots.new_full((batch, rows), -1)
     return slots.scatter_(1, path, linear_slots[:, 1:reach].masked_fill(path == 0, -1))

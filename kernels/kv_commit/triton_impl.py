@@ -7,7 +7,6 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
@@ -45,15 +44,15 @@ def _commit_slots_kernel(
     tl.store(slots + request * rows + row, found - 1, mask=row < rows)
 
 
-def commit_slots(paths: AcceptedPaths, linear_slots: torch.Tensor, rows: int) -> torch.Tensor:
+def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
     """See `reference.commit_slots`; nothing waits for the device."""
-    batch, columns = linear_slots.shape
-    path_columns = paths.rows.shape[1]
-    assert columns == rows and paths.rows.shape[0] == batch, (linear_slots.shape, rows)
+    batch, rows = linear_slots.shape
+    path_columns = path_rows.shape[1]
+    assert path_rows.shape[0] == batch, (linear_slots.shape, path_rows.shape)
     slots = torch.empty(batch, rows, dtype=torch.int64, device=linear_slots.device)
     if batch:
         _commit_slots_kernel[(batch,)](
-            paths.rows.contiguous(),
+            path_rows.contiguous(),
             linear_slots.contiguous(),
             slots,
             rows,

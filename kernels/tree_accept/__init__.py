@@ -3,11 +3,10 @@
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.implementations import Implementations
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
-__all__ = ["IMPLEMENTATIONS", "prepare", "tree_accept"]
+__all__ = ["IMPLEMENTATIONS", "AcceptedPaths", "prepare", "tree_accept"]
 
 _OP = Implementations(
     __name__, "tree_accept", reference="reference", cpp="cpu_impl", triton="triton_impl"
@@ -17,16 +16,22 @@ prepare = _OP.prepare
 
 
 def tree_accept(
-    tree: TreeBatch, draws: torch.Tensor, depth: int, implementation: str | None = None
+    tokens: torch.Tensor,
+    parent: torch.Tensor,
+    valid: torch.Tensor,
+    draws: torch.Tensor,
+    depth: int,
+    implementation: str | None = None,
 ) -> AcceptedPaths:
     """Walk each tree from its root along the target's draws, at most `depth` nodes.
 
     Where the draw at a row is the token of one of its valid children (the lowest row, if several
     carry it), that child is accepted; otherwise the draw is the bonus token and the walk ends.
 
-    `draws: [B, R] int64`: one target token per row; at padding rows anything.
+    `tokens`, `parent: [B, R] int64`, `valid: [B, R] bool`: see `tree_build.Trees`; `draws: [B, R]
+    int64`: one target token per row; at padding rows anything.
 
     Raises:
         ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
-    return _OP.of(implementation, draws.device)(tree, draws, depth)
+    return _OP.of(implementation, draws.device)(tokens, parent, valid, draws, depth)

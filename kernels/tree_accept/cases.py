@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of tree_accept, for tests and benchmarks; results are integers, so exact."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from vllm_eagle_pangu.core.tree import TreeBatch
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,8 @@ CASES = (
 
 def random_trees(
     rows: int, depth: int, batch: int, vocab: int, generator: torch.Generator
-) -> TreeBatch:
-    """Trees no deeper than `depth`, with some padding in most of them."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens, parents and validity of trees no deeper than `depth`, most with some padding."""
     parent = torch.zeros(batch, rows, dtype=torch.int64)
     levels = torch.zeros(batch, rows, dtype=torch.int64)
     for row in range(1, rows):
@@ -50,28 +48,22 @@ def random_trees(
         levels[:, row] = levels.gather(1, parent[:, row : row + 1])[:, 0] + 1
     tokens = torch.randint(vocab, (batch, rows), generator=generator)
     nodes = torch.randint((rows - 1) // 2, rows, (batch,), generator=generator)
-    return TreeBatch.from_parents(tokens, parent, depth).cut(nodes)
+    valid = torch.arange(rows) <= nodes[:, None]
+    return tokens.where(valid, 0), parent.where(valid, 0), valid
 
 
 def make_inputs(case: AcceptCase, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
     """Keyword arguments of `tree_accept`."""
     generator = torch.Generator().manual_seed(seed)
-    tree = random_trees(case.rows, case.depth, case.batch, case.vocab, generator)
+    tokens, parent, valid = random_trees(case.rows, case.depth, case.batch, case.vocab, generator)
     shape = (case.batch, case.rows)
     draws = torch.randint(case.vocab, shape, generator=generator)
-    is_child = tree.valid[:, None, :] & (
-        tree.parent[:, None, :] == torch.arange(case.rows)[None, :, None]
-    )
+    is_child = valid[:, None, :] & (parent[:, None, :] == torch.arange(case.rows)[None, :, None])
     is_child[:, :, 0] = False
     child = (is_child * torch.rand(*shape, case.rows, generator=generator)).argmax(dim=2)
     agrees = is_child.any(dim=2) & (torch.rand(shape, generator=generator) < case.agreement)
-    draws = tree.tokens.gather(1, child).where(agrees, draws)
+    draws = tokens.gather(1, child).where(agrees, draws)
     if case.agreement == 0.0:
         draws = torch.full(shape, case.vocab)
-    return {"tree": _to(tree, device), "draws": draws.to(device), "depth": case.depth}
-
-
-def _to(tree: TreeBatch, device: str) -> TreeBatch:
-    values = {field.name: getattr(tree, field.name) for field in fields(tree)}
-    max_depth = values.pop("max_depth")
-    return TreeBatch(**{k: v.to(device) for k, v in values.items()}, max_depth=max_depth)
+    tensors = {"tokens": tokens, "parent": parent, "valid": valid, "draws": draws}
+    return {**{k: v.to(device) for k, v in tensors.items()}, "depth": case.depth}

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@7P3q")
 
 
-def tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> AcceptedPaths:
-    """See `reference.tree_accept`; `draws: [B, R] int64`, all on the CPU, any strides.
+def tree_accept(
+    tokens: torch.Tensor,
+    parent: torch.Tensor,
+    valid: torch.Tensor,
+    draws: torch.Tensor,
+    depth: int,
+) -> AcceptedPaths:
+    """See `reference.tree_accept`; all on the CPU, any strides.
 
     Raises RuntimeError where the op cannot be compiled.
     """
-    tokens, parent, valid = tree.tokens, tree.parent, tree.valid
     shape = draws.shape
     assert tokens.shape == parent.shape == valid.shape == shape, (tokens.shape, shape)
     assert draws.dtype == tokens.dtype == parent.dtype == torch.int64, draws.dtype

@@ -3,29 +3,35 @@
 
 import torch
 
-from vllm_eagle_pangu.core.indices import index_range
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 
-def tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> AcceptedPaths:
+def tree_accept(
+    tokens: torch.Tensor,
+    parent: torch.Tensor,
+    valid: torch.Tensor,
+    draws: torch.Tensor,
+    depth: int,
+) -> AcceptedPaths:
     """Walk each tree from its root along the target's draws, at most `depth` nodes.
 
     Where the draw at a row is the token of one of its valid children (the lowest row, if several
     carry it), that child is accepted; otherwise the draw is the bonus token and the walk ends.
     Every emitted token is thus a draw from the target given its prefix.
 
-    `draws: [B, R] int64`: one target token per row; at padding rows anything.
+    `tokens`, `parent: [B, R] int64`, `valid: [B, R] bool`: see `tree_build.Trees`; `draws: [B, R]
+    int64`: one target token per row; at padding rows anything.
     """
     batch, rows = draws.shape
-    assert tree.tokens.shape == draws.shape, (tree.tokens.shape, draws.shape)
+    assert tokens.shape == draws.shape, (tokens.shape, draws.shape)
     row = index_range(rows, draws.device)
-    drawn = tree.valid & (draws.gather(1, tree.parent) == tree.tokens)
+    drawn = valid & (draws.gather(1, parent) == tokens)
     # The root is its own parent, not its own child.
     drawn[:, 0] = False
     # Row `rows` is where every walk ends; it leads to itself.
     following = torch.full((batch, rows + 1), rows, device=draws.device)
-    following.scatter_reduce_(1, tree.parent, row.where(drawn, rows), reduce="amin")
+    following.scatter_reduce_(1, parent, row.where(drawn, rows), reduce="amin")
     steps = [torch.zeros_like(draws[:, :1])]
     for _ in range(depth):
         steps.append(following.gather(1, steps[-1]))

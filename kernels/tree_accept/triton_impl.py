@@ -7,8 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 
@@ -51,18 +50,24 @@ def _tree_accept_kernel(
     tl.store(length + request, accepted)
 
 
-def tree_accept(tree: TreeBatch, draws: torch.Tensor, depth: int) -> AcceptedPaths:
+def tree_accept(
+    tokens: torch.Tensor,
+    parent: torch.Tensor,
+    valid: torch.Tensor,
+    draws: torch.Tensor,
+    depth: int,
+) -> AcceptedPaths:
     """See `reference.tree_accept`; one launch, nothing waits for the device."""
     batch, rows = draws.shape
-    assert tree.tokens.shape == draws.shape, (tree.tokens.shape, draws.shape)
+    assert tokens.shape == draws.shape, (tokens.shape, draws.shape)
     path = torch.empty(batch, depth + 1, dtype=torch.int64, device=draws.device)
     output = torch.empty_like(path)
     length = torch.empty(batch, dtype=torch.int64, device=draws.device)
     if batch:
         _tree_accept_kernel[(batch,)](
-            tree.tokens.contiguous(),
-            tree.parent.contiguous(),
-            tree.valid.contiguous().view(torch.int8),
+            tokens.contiguous(),
+            parent.contiguous(),
+            valid.contiguous().view(torch.int8),
             draws.contiguous(),
             path,
             length,

@@ -2,12 +2,13 @@
 """Inputs and tolerances of tree_attention, for tests and benchmarks."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 
 @dataclass(frozen=True)
@@ -217,9 +218,11 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
         "key": key.to(device),
         "value": value.to(device),
         "pages": _in_amx_tiles(pages) if case.amx_tiles else _kept_strides(pages, device),
-        "block_table": block_table.to(device),
-        **{k: torch.tensor(v, dtype=torch.int32, device=device) for k, v in numbers.items()},
-        "visible": visible.to(device),
+        "rows": AttentionRows(
+            block_table=block_table.to(device),
+            visible=visible.to(device),
+            **{k: torch.tensor(v, dtype=torch.int32, device=device) for k, v in numbers.items()},
+        ),
         "scale": case.head_size**-0.5,
         "output": torch.full_like(query, torch.nan, device=device),
     }
@@ -227,12 +230,12 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
 
 def with_garbage_before_windows(inputs: dict[str, Any], case: AttentionCase) -> dict[str, Any]:
     """`make_inputs(case)` with block-table entries that no page has where none is to be read."""
-    table = inputs["block_table"].clone()
+    table = inputs["rows"].block_table.clone()
     for t, (start, prefix) in enumerate(zip(case.starts or (), case.prefixes, strict=True)):
         kept = table[t, (used := pages_of(start, prefix, case.block_size))].clone()
         table[t, ::2], table[t, 1::2] = -(2**31), 2**31 - 1
         table[t, used] = kept
-    return inputs | {"block_table": table}
+    return inputs | {"rows": replace(inputs["rows"], block_table=table)}
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:

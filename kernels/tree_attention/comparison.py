@@ -14,19 +14,19 @@ def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
     """
     x = {name: inputs[name].to(dtype) for name in ("query", "key", "value")}
     output = inputs["output"].to(dtype)
-    pages, visible, starts = inputs["pages"], inputs["visible"], inputs.get("prefix_start")
+    pages, rows = inputs["pages"], inputs["rows"]
     paged = pages.read(slice(None))
     block_size, group = pages.shape[2], output.shape[1] // pages.shape[1]
-    for t in range(len(inputs["prefix_len"])):
+    for t in range(len(rows.prefix_len)):
         prefix, q0, queries, k0, keys = (
-            int(inputs[name][t])
+            int(getattr(rows, name)[t])
             for name in ("prefix_len", "query_start", "query_count", "key_start", "key_count")
         )
-        start = 0 if starts is None else int(starts[t])
-        sees = visible[t, :queries, :keys]
+        start = 0 if rows.prefix_start is None else int(rows.prefix_start[t])
+        sees = rows.visible[t, :queries, :keys]
         unseen = ~sees.any(dim=0)[:, None, None]
         slots = torch.arange(start, prefix, device=output.device)
-        blocks = inputs["block_table"][t][slots // block_size].long()
+        blocks = rows.block_table[t][slots // block_size].long()
         past_key, past_value = (past[blocks, :, slots % block_size].to(dtype) for past in paged)
         k = torch.cat([past_key, x["key"][k0 : k0 + keys].masked_fill(unseen, 0)])
         v = torch.cat([past_value, x["value"][k0 : k0 + keys].masked_fill(unseen, 0)])
@@ -40,11 +40,11 @@ def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
 
 def rows_of_requests(inputs: dict[str, Any]) -> torch.Tensor:
     """`[N] bool`: the rows that an output is due for."""
-    rows = torch.zeros(inputs["output"].shape[0], dtype=torch.bool)
-    starts, counts = inputs["query_start"].tolist(), inputs["query_count"].tolist()
-    for start, count in zip(starts, counts, strict=True):
-        rows[start : start + count] = True
-    return rows
+    due = torch.zeros(inputs["output"].shape[0], dtype=torch.bool)
+    rows = inputs["rows"]
+    for start, count in zip(rows.query_start.tolist(), rows.query_count.tolist(), strict=True):
+        due[start : start + count] = True
+    return due
 
 
 def assert_as_exact_as_torch(run: Callable[..., None], inputs: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from vllm_eagle_pangu.kernels.native import load_native
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 _CALL = struct.Struct("@14P6q2q2q2q2q4q4qq3qd")
 
@@ -24,36 +25,26 @@ def tree_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    prefix_len: torch.Tensor,
-    query_start: torch.Tensor,
-    query_count: torch.Tensor,
-    key_start: torch.Tensor,
-    key_count: torch.Tensor,
-    visible: torch.Tensor,
+    rows: AttentionRows,
     scale: float,
     output: torch.Tensor,
-    prefix_start: torch.Tensor | None = None,
 ) -> None:
     """Writes the attention of every tree request's query rows into `output`.
 
     query, output: [N, H, K]; key, value: [X, Hk, K]; pages: [blocks, Hk, block_size, K] each, any
     strides (fastest where slots, or the K elements, of `pages.key` are adjacent), or in AMX tiles;
-    all of one dtype: float32, bfloat16 or float16, computed in float32. block_table: [T, P];
-    prefix_len, query_start, query_count, key_start, key_count, prefix_start (None: zeros): [T]; all
-    int32. visible: [T, Rq, Rk] bool, any strides.
+    all of one dtype: float32, bfloat16 or float16, computed in float32.
 
     Pages without a slot in prefix_start .. prefix_len are not read; slots outside of it, and dense
     rows that no query row sees, are never multiplied with anything. Indices are trusted. Raises
     RuntimeError where the op cannot be compiled.
     """
-    T = prefix_len.shape[0]
+    block_table, visible, prefix_start = rows.block_table, rows.visible, rows.prefix_start
     _, H, K = query.shape
     page_key, page_value = pages.key, pages.value
     _, Hk, block_size, page_K = pages.shape
     query_stride, key_stride, value_stride = query.stride(), key.stride(), value.stride()
-    output_stride, visible_stride = output.stride(), visible.stride()
-    table_stride = block_table.stride()
+    output_stride = output.stride()
     assert H % Hk == 0 and key.shape[1:] == (Hk, K) and page_K == K
     assert query.dtype == key.dtype == value.dtype == output.dtype == page_key.dtype
     assert page_value.dtype == page_key.dtype
@@ -62,14 +53,6 @@ def tree_attention(
     assert query_stride[2] == key_stride[2] == value_stride[2] == output_stride[2] == 1, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
-    assert block_table.dtype == torch.int32 and (table_stride[1] == 1 or block_table.shape[1] <= 1)
-    for per_request in (prefix_len, query_start, query_count, key_start, key_count):
-        assert per_request.dtype == torch.int32 and per_request.shape == (T,)
-        assert per_request.is_contiguous()
-    if prefix_start is not None:
-        assert prefix_start.dtype == torch.int32 and prefix_start.shape == (T,)
-        assert prefix_start.is_contiguous()
-    assert visible.dtype == torch.bool
     call = _CALL.pack(
         query.data_ptr(),
         key.data_ptr(),
@@ -79,13 +62,13 @@ def tree_attention(
         output.data_ptr(),
         block_table.data_ptr(),
         0 if prefix_start is None else prefix_start.data_ptr(),
-        prefix_len.data_ptr(),
-        query_start.data_ptr(),
-        query_count.data_ptr(),
-        key_start.data_ptr(),
-        key_count.data_ptr(),
+        rows.prefix_len.data_ptr(),
+        rows.query_start.data_ptr(),
+        rows.query_count.data_ptr(),
+        rows.key_start.data_ptr(),
+        rows.key_count.data_ptr(),
         visible.data_ptr(),
-        T,
+        visible.shape[0],
         H,
         Hk,
         K,
@@ -97,8 +80,8 @@ def tree_attention(
         *output_stride[:2],
         *page_key.stride()[:4],
         *page_value.stride()[:4],
-        table_stride[0],
-        *visible_stride,
+        block_table.stride(0),
+        *visible.stride(),
         scale,
     )
     _entry(query.dtype)(call)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 
 def tree_attention(
@@ -13,40 +14,33 @@ def tree_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    prefix_len: torch.Tensor,
-    query_start: torch.Tensor,
-    query_count: torch.Tensor,
-    key_start: torch.Tensor,
-    key_count: torch.Tensor,
-    visible: torch.Tensor,
+    rows: AttentionRows,
     scale: float,
     output: torch.Tensor,
-    prefix_start: torch.Tensor | None = None,
 ) -> None:
     """See `tree_attention`."""
-    starts = [0] * len(prefix_len) if prefix_start is None else prefix_start.tolist()
+    starts = rows.prefix_start
     requests = zip(
-        starts,
-        prefix_len.tolist(),
-        query_start.tolist(),
-        query_count.tolist(),
-        key_start.tolist(),
-        key_count.tolist(),
+        [0] * len(rows.prefix_len) if starts is None else starts.tolist(),
+        rows.prefix_len.tolist(),
+        rows.query_start.tolist(),
+        rows.query_count.tolist(),
+        rows.key_start.tolist(),
+        rows.key_count.tolist(),
         strict=True,
     )
     for t, (start, end, first_query, queries, first_key, keys) in enumerate(requests):
         dense = slice(first_key, first_key + keys)
-        sees = visible[t, :queries, :keys]
+        sees = rows.visible[t, :queries, :keys]
         dense_value = value[dense].transpose(0, 1)
         # A row that nobody sees may hold anything, and 0 * NaN is NaN.
         dense_value = dense_value.masked_fill(~sees.any(dim=0)[:, None], 0)
-        past_key, past_value = _prefix(pages, block_table[t], start, end)
+        past_key, past_value = _prefix(pages, rows.block_table[t], start, end)
         k = torch.cat((past_key, key[dense].transpose(0, 1)), dim=1)
         v = torch.cat((past_value, dense_value), dim=1)
         sees = torch.cat((sees.new_ones(queries, end - start), sees), dim=1)
-        rows = slice(first_query, first_query + queries)
-        output[rows] = _attend(query[rows], k, v, sees, scale).to(output.dtype)
+        own = slice(first_query, first_query + queries)
+        output[own] = _attend(query[own], k, v, sees, scale).to(output.dtype)
 
 
 def _prefix(

@@ -16,6 +16,7 @@ import torch
 import triton
 
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 from vllm_eagle_pangu.kernels.tree_attention.tiling import prefix_splits, processors, tile_for
 from vllm_eagle_pangu.kernels.tree_attention.triton_prefix import prefix_split_kernel
 from vllm_eagle_pangu.kernels.tree_attention.triton_tree import tree_attention_kernel
@@ -35,18 +36,10 @@ def tree_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    prefix_len: torch.Tensor,
-    query_start: torch.Tensor,
-    query_count: torch.Tensor,
-    key_start: torch.Tensor,
-    key_count: torch.Tensor,
-    visible: torch.Tensor | None,
+    rows: AttentionRows,
     scale: float,
     output: torch.Tensor,
-    visible_bits: torch.Tensor | None = None,
     splits: int | None = None,
-    prefix_start: torch.Tensor | None = None,
 ) -> None:
     """Writes the attention of every tree request's query rows into `output`.
 
@@ -55,17 +48,11 @@ def tree_attention(
     trusted; slots outside of `prefix_start .. prefix_len` are not read, and values of dense rows
     that nobody sees are never multiplied.
 
-    `visible_bits: [T, Rq, ceil(Rk / 32)] int32`: the mask packed, bit j % 32 of word j // 32 for
-    dense key j; `visible` is then not read and may be None.
     `splits`: programs per prefix; by default as many as fill the GPU. With more than one, buffers
     of T*Hk*splits*Rq*(H/Hk)*(K+1) float32 are allocated: by default at most 2 tiles per
     multiprocessor, some 20 MB on an H200.
     """
-    for launch in launches(
-        query, key, value, pages, block_table, prefix_len, query_start, query_count, key_start,
-        key_count, visible if visible_bits is None else visible_bits, scale, output, splits,
-        prefix_start,
-    ):  # fmt: skip
+    for launch in launches(query, key, value, pages, rows, scale, output, splits):
         launch.kernel[launch.grid](**launch.arguments, **launch.options)
 
 
@@ -84,20 +71,14 @@ def launches(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    prefix_len: torch.Tensor,
-    query_start: torch.Tensor,
-    query_count: torch.Tensor,
-    key_start: torch.Tensor,
-    key_count: torch.Tensor,
-    visible: torch.Tensor,
+    rows: AttentionRows,
     scale: float,
     output: torch.Tensor,
     splits: int | None = None,
-    prefix_start: torch.Tensor | None = None,
 ) -> Iterator[Launch]:
-    """What `tree_attention` launches, in order; `visible` as bool or as packed int32 words."""
-    _check(query, key, value, pages, block_table, visible, output, prefix_start)
+    """What `tree_attention` launches, in order."""
+    _check(query, key, value, pages, output)
+    visible, prefix_start = rows.visible, rows.prefix_start
     _, Hk, block_size, K = pages.key.shape
     T, most_rows = visible.shape[0], visible.shape[1] * (query.shape[1] // Hk)
     if T == 0 or most_rows == 0:
@@ -105,17 +86,17 @@ def launches(
     tile = tile_for(most_rows, K, query.dtype)
     tiles = triton.cdiv(most_rows, tile.rows)
     if splits is None:
-        capacity = block_table.shape[1] * block_size
+        capacity = rows.block_table.shape[1] * block_size
         splits = prefix_splits(tiles * Hk * T, capacity, processors(query.device))
     shared = {
         "query": query,
         "page_key": pages.key,
         "page_value": pages.value,
-        "block_table": block_table,
+        "block_table": rows.block_table,
         "prefix_start": prefix_start,
-        "prefix_len": prefix_len,
-        "query_start": query_start,
-        "query_count": query_count,
+        "prefix_len": rows.prefix_len,
+        "query_start": rows.query_start,
+        "query_count": rows.query_count,
         "partial": None,
         "partial_lse": None,
         "scale": scale * math.log2(math.e),
@@ -124,7 +105,7 @@ def launches(
         **_strides("query", query, "row", "head"),
         **_strides("page_key", pages.key, "block", "head", "slot", "dim"),
         **_strides("page_value", pages.value, "block", "head", "slot", "dim"),
-        "table_stride": block_table.stride(0),
+        "table_stride": rows.block_table.stride(0),
         "WINDOW": prefix_start is not None,
         "HEADS": Hk,
         "GROUP": query.shape[1] // Hk,
@@ -144,10 +125,10 @@ def launches(
     tree = {
         "key": key,
         "value": value,
-        "key_start": key_start,
-        "key_count": key_count,
+        "key_start": rows.key_start,
+        "key_count": rows.key_count,
         # A bool is a byte, which Triton loads on every backend.
-        "visible": visible.view(torch.int8) if visible.dtype == torch.bool else visible,
+        "visible": visible.view(torch.int8),
         "output": output,
         **_strides("key", key, "row", "head"),
         **_strides("value", value, "row", "head"),
@@ -156,7 +137,6 @@ def launches(
         "SPLIT": splits > 1,
         "BLOCK_D": tile.dense_keys,
         "DENSE_STAGES": tile.dense_stages,
-        "BITS": visible.dtype == torch.int32,
     }
     yield Launch(tree_attention_kernel, (tiles, Hk, T), shared | tree, options)
 
@@ -170,10 +150,7 @@ def _check(
     key: torch.Tensor,
     value: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
-    visible: torch.Tensor,
     output: torch.Tensor,
-    prefix_start: torch.Tensor | None,
 ) -> None:
     """What costs no wait for the device; the face checks the rest where asked."""
     assert not pages.in_amx_tiles, "a CPU's pages in AMX tiles are read by C++ and the reference"
@@ -186,14 +163,10 @@ def _check(
     assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
-    assert block_table.dtype == torch.int32
-    assert block_table.stride(1) == 1 or block_table.shape[1] <= 1, block_table.stride()
-    assert visible.dtype in (torch.bool, torch.int32), visible.dtype
-    assert prefix_start is None or prefix_start.dtype == torch.int32, prefix_start
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Group 4, 8 KV heads; M+1 = 65 rows in pages of 16, a drafter level of 8 rows, packed masks.
+    """Group 4, 8 KV heads; M+1 = 65 rows in pages of 16, a drafter level of 8 rows.
 
     Import with TRITON_INTERPRET unset: an interpreted kernel cannot be compiled.
     """
@@ -204,7 +177,6 @@ def compile_cases() -> Iterator[CompileCase]:
     yield from _cases("level8_bf16_128", 8, 128, torch.bfloat16)
     yield from _cases("level8_bf16_256", 8, 256, torch.bfloat16)
     yield from _cases("chain1_bf16_128", 1, 128, torch.bfloat16)
-    yield from _cases("verify65_bits_bf16_128", 65, 128, torch.bfloat16, bits=True)
     yield from _cases("verify65_window_bf16_128", 65, 128, torch.bfloat16, window=True)
     yield from _cases("level8_window_bf16_256", 8, 256, torch.bfloat16, window=True)
     yield from _cases("verify65_odd_page_bf16_128", 65, 128, torch.bfloat16, block_size=13)
@@ -217,7 +189,6 @@ def _cases(
     dtype: torch.dtype,
     group: int = 4,
     block_size: int = 16,
-    bits: bool = False,
     window: bool = False,
 ) -> Iterator[CompileCase]:
     """Fused and split, on tensors without storage."""
@@ -227,7 +198,12 @@ def _cases(
         return torch.empty(shape, dtype=dtype, device="meta")
 
     count = empty(T, dtype=torch.int32)
-    visible = empty(T, rows, -(-rows // 32), dtype=torch.int32)
+    attention_rows = AttentionRows(
+        empty(T, P, dtype=torch.int32),
+        *(count, count, count, count, count),
+        empty(T, rows, rows, dtype=torch.bool),
+        prefix_start=count if window else None,
+    )
     # As vLLM's FlashAttention lays pages out: [2, blocks, block_size, Hk, K].
     pages = empty(2, 100, block_size, Hk, head_size).transpose(2, 3)
     for splits in (1, 4):
@@ -236,13 +212,10 @@ def _cases(
             empty(T * rows, Hk, head_size),
             empty(T * rows, Hk, head_size),
             PagedKV(pages[0], pages[1]),
-            empty(T, P, dtype=torch.int32),
-            *(count, count, count, count, count),
-            visible if bits else empty(T, rows, rows, dtype=torch.bool),
+            attention_rows,
             head_size**-0.5,
             empty(T * rows, Hk * group, head_size),
             splits,
-            count if window else None,
         ):
             part = "prefix" if "output" not in launch.arguments else "tree"
             yield _compile_case(f"{name}_{'split' if splits > 1 else 'fused'}_{part}", launch)

@@ -16,22 +16,11 @@ from vllm_eagle_pangu.kernels.tree_attention.triton_prefix import (
 
 
 @triton.jit
-def _load_visible(visible, row, column, inside, row_stride, column_stride, BITS: tl.constexpr):
-    """`[BLOCK_M, BLOCK_D]` bool; `visible`: one request's bytes, or words of 32 columns."""
-    if BITS:
-        at = row[:, None] * row_stride + (column // 32)[None, :] * column_stride
-        word = tl.load(visible + at, mask=inside, other=0)
-        return ((word >> (column % 32)[None, :]) & 1) != 0
-    at = row[:, None] * row_stride + column[None, :] * column_stride
-    return tl.load(visible + at, mask=inside, other=0) != 0
-
-
-@triton.jit
 def _attend_dense(
     q,  # [BLOCK_M, BLOCK_K]
     key,  # from the request's first dense row, of one KV head
     value,
-    visible,  # of one request
+    visible,  # of one request, bytes
     row,  # [BLOCK_M] row of `visible`
     live_row,  # [BLOCK_M]
     keys,
@@ -44,7 +33,6 @@ def _attend_dense(
     visible_row_stride,
     visible_column_stride,
     K: tl.constexpr,
-    BITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -58,9 +46,8 @@ def _attend_dense(
         column = start + tl.arange(0, BLOCK_D)
         live = column < keys
         inside = live_row[:, None] & live[None, :]
-        sees = _load_visible(
-            visible, row, column, inside, visible_row_stride, visible_column_stride, BITS
-        )
+        shown = row[:, None] * visible_row_stride + column[None, :] * visible_column_stride
+        sees = tl.load(visible + shown, mask=inside, other=0) != 0
         # 0 * NaN is NaN: values that no row of the tile sees are not read.
         seen = tl.max(sees.to(tl.int32), axis=0) > 0
         at = column.to(tl.int64)
@@ -125,7 +112,6 @@ def tree_attention_kernel(
     visible_column_stride,
     WINDOW: tl.constexpr,
     SPLIT: tl.constexpr,
-    BITS: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     K: tl.constexpr,
@@ -179,7 +165,7 @@ def tree_attention_kernel(
             index // GROUP, live, tl.load(key_count + request), scale,
             peak, total, accumulator,
             key_row_stride, value_row_stride, visible_row_stride, visible_column_stride,
-            K, BITS, BLOCK_M, BLOCK_D, BLOCK_K, DENSE_STAGES, INTERPRET_BF16,
+            K, BLOCK_M, BLOCK_D, BLOCK_K, DENSE_STAGES, INTERPRET_BF16,
         )  # fmt: skip
         # Of no keys at all the sum is 0.
         attended = accumulator / tl.where(total == 0.0, 1.0, total)[:, None]

@@ -3,11 +3,11 @@
 
 import torch
 
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.implementations import Implementations
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 
-__all__ = ["IMPLEMENTATIONS", "prepare", "tree_build"]
+__all__ = ["IMPLEMENTATIONS", "Trees", "prepare", "tree_build"]
 
 _OP = Implementations(
     __name__, "tree_build", reference="reference", cpp="cpu_impl", triton="triton_impl"
@@ -21,19 +21,24 @@ def tree_build(
     tokens: torch.Tensor,
     scores: torch.Tensor,
     parents: torch.Tensor,
-    shape: TreeShape,
+    width: int,
+    depth: int,
+    nodes: int,
     implementation: str | None = None,
-) -> TreeBatch:
-    """Keep the `shape.nodes` best candidates of each request, closed under ancestors.
+) -> Trees:
+    """Keep the M = `nodes` best candidates of each request, closed under ancestors.
 
     Equal scores go to the lower index, NaN counts as -inf, and -inf is never kept. A child's score
     is first lowered to its parent's. Nodes come in candidate order.
 
     `root_tokens: [B] int64`; `tokens: [B, C] int64`, `scores: [B, C] float32` cumulative
-    log-probabilities, `parents: [B, C] int64`: C = `shape.capacity` candidates level by level;
-    a parent is 0 for the root, else 1 + the index of a candidate of the level above.
+    log-probabilities, `parents: [B, C] int64`: C candidates of trees of `width` and `depth`, level
+    by level; a parent is 0 for the root, else 1 + the index of a candidate of the level above.
 
     Raises:
         ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
     """
-    return _OP.of(implementation, tokens.device)(root_tokens, tokens, scores, parents, shape)
+    assert tokens.shape[1] == level_slice(width, depth).stop, (tokens.shape, width, depth)
+    assert 1 <= nodes <= tokens.shape[1], (tokens.shape, nodes)
+    run = _OP.of(implementation, tokens.device)
+    return run(root_tokens, tokens, scores, parents, width, depth, nodes)

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 
 
 @dataclass(frozen=True)
 class BuildCase:
-    """`scores` is one of
+    """Trees of `width` (per level), `depth` and at most `nodes`; `scores` is one of
 
     "random": log-probabilities of a random drafter;
     "ties": the same, rounded to whole numbers;
@@ -22,36 +22,38 @@ class BuildCase:
     """
 
     name: str
-    shape: TreeShape
+    width: int
+    depth: int
+    nodes: int
     batch: int = 1
     scores: str = "random"
 
 
 CASES = (
-    BuildCase("one_node", TreeShape(1, 1, 1)),
-    BuildCase("chain", chain_shape(5), batch=3),
-    BuildCase("chain_cut", TreeShape(1, 6, 2), batch=2),
-    BuildCase("one_level", TreeShape(4, 1, 4), batch=2),
-    BuildCase("small", TreeShape(2, 3, 7), batch=4),
-    BuildCase("cpu_preset", TreeShape(4, 4, 12), batch=1),
-    BuildCase("everything_kept", TreeShape(3, 3, 21), batch=2),
-    BuildCase("wide", TreeShape(8, 6, 63), batch=5),
-    BuildCase("ties", TreeShape(4, 4, 16), batch=6, scores="ties"),
-    BuildCase("certain", TreeShape(4, 5, 16), batch=6, scores="certain"),
-    BuildCase("rising", TreeShape(3, 4, 9), batch=6, scores="rising"),
-    BuildCase("holes", TreeShape(3, 4, 20), batch=6, scores="holes"),
-    BuildCase("nothing", TreeShape(2, 2, 3), batch=2, scores="nothing"),
+    BuildCase("one_node", 1, 1, 1),
+    BuildCase("chain", 1, 5, 5, batch=3),
+    BuildCase("chain_cut", 1, 6, 2, batch=2),
+    BuildCase("one_level", 4, 1, 4, batch=2),
+    BuildCase("small", 2, 3, 7, batch=4),
+    BuildCase("cpu_preset", 4, 4, 12, batch=1),
+    BuildCase("everything_kept", 3, 3, 21, batch=2),
+    BuildCase("wide", 8, 6, 63, batch=5),
+    BuildCase("ties", 4, 4, 16, batch=6, scores="ties"),
+    BuildCase("certain", 4, 5, 16, batch=6, scores="certain"),
+    BuildCase("rising", 3, 4, 9, batch=6, scores="rising"),
+    BuildCase("holes", 3, 4, 20, batch=6, scores="holes"),
+    BuildCase("nothing", 2, 2, 3, batch=2, scores="nothing"),
 )
 
 
 def make_inputs(case: BuildCase, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
     """Keyword arguments of `tree_build`."""
     generator = torch.Generator().manual_seed(seed)
-    batch, width = case.batch, case.shape.width
+    batch, width = case.batch, case.width
     score = _log_probabilities((batch, 1, width), case, generator).flatten(1)
     scores, parents = [score], [torch.zeros(batch, width, dtype=torch.int64)]
     first = 1
-    for _ in range(1, case.shape.depth):
+    for _ in range(1, case.depth):
         # Expanded rows are W of the level above, in no particular order.
         chosen = torch.rand(score.shape, generator=generator).argsort(dim=1)[:, :width]
         child = _log_probabilities((batch, width, width), case, generator)
@@ -59,14 +61,15 @@ def make_inputs(case: BuildCase, seed: int = 0, device: str = "cpu") -> dict[str
         first += score.shape[1]
         score = (score.gather(1, chosen)[:, :, None] + child).flatten(1)
         scores.append(score)
-    capacity = case.shape.capacity
+    capacity = level_slice(width, case.depth).stop
     inputs = {
         "root_tokens": torch.randint(1000, (batch,), generator=generator),
         "tokens": torch.randint(1000, (batch, capacity), generator=generator),
         "scores": torch.cat(scores, dim=1),
         "parents": torch.cat(parents, dim=1),
     }
-    return {**{k: v.to(device) for k, v in inputs.items()}, "shape": case.shape}
+    sizes = {"width": width, "depth": case.depth, "nodes": case.nodes}
+    return {k: v.to(device) for k, v in inputs.items()} | sizes
 
 
 def _log_probabilities(

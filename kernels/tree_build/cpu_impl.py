@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
 # Fields of `Call` in cpu/tree_build.cpp.
 _CALL = struct.Struct("@10P4q")
@@ -22,45 +21,36 @@ def tree_build(
     tokens: torch.Tensor,
     scores: torch.Tensor,
     parents: torch.Tensor,
-    shape: TreeShape,
-) -> TreeBatch:
+    width: int,
+    depth: int,
+    nodes: int,
+) -> Trees:
     """As the reference; `parents` are trusted to be of an earlier candidate."""
     batch, capacity = tokens.shape
-    assert capacity == shape.capacity, (capacity, shape)
     assert scores.shape == parents.shape == tokens.shape and root_tokens.shape == (batch,)
     assert root_tokens.dtype == tokens.dtype == parents.dtype == torch.int64
     assert scores.dtype == torch.float32, scores.dtype
     root_tokens, tokens = root_tokens.contiguous(), tokens.contiguous()
     scores, parents = scores.contiguous(), parents.contiguous()
-    rows = shape.rows
-    size = (batch, rows)
-    tree = TreeBatch(
-        tokens=torch.empty(size, dtype=torch.int64),
-        parent=torch.empty(size, dtype=torch.int64),
-        depth=torch.empty(size, dtype=torch.int64),
-        valid=torch.empty(size, dtype=torch.bool),
-        visible=torch.empty((batch, rows, rows), dtype=torch.bool),
-        score=torch.empty(size, dtype=torch.float32),
-        max_depth=shape.depth,
-    )
+    trees = Trees.empty(batch, nodes + 1, tokens.device)
     call = _CALL.pack(
         root_tokens.data_ptr(),
         tokens.data_ptr(),
         scores.data_ptr(),
         parents.data_ptr(),
-        tree.tokens.data_ptr(),
-        tree.parent.data_ptr(),
-        tree.depth.data_ptr(),
-        tree.valid.data_ptr(),
-        tree.visible.data_ptr(),
-        tree.score.data_ptr(),
+        trees.tokens.data_ptr(),
+        trees.parent.data_ptr(),
+        trees.depth.data_ptr(),
+        trees.valid.data_ptr(),
+        trees.visible.data_ptr(),
+        trees.score.data_ptr(),
         batch,
         capacity,
-        shape.width,
-        rows,
+        width,
+        nodes + 1,
     )
     _entry()(call)
-    return tree
+    return trees
 
 
 def prepare() -> None:

@@ -3,10 +3,9 @@
 
 import torch
 
-from vllm_eagle_pangu.core.indices import candidate_levels, index_range
-from vllm_eagle_pangu.core.mask import ancestor_table, visible_rows
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.indices import candidate_levels, index_range
+from vllm_eagle_pangu.kernels.mask import ancestor_table, visible_rows
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
 
 def tree_build(
@@ -14,20 +13,21 @@ def tree_build(
     tokens: torch.Tensor,
     scores: torch.Tensor,
     parents: torch.Tensor,
-    shape: TreeShape,
-) -> TreeBatch:
-    """Keep the `shape.nodes` best candidates of each request (EAGLE-2, section 4.2: reranking).
+    width: int,
+    depth: int,
+    nodes: int,
+) -> Trees:
+    """Keep the M = `nodes` best candidates of each request (EAGLE-2, section 4.2: reranking).
 
     Equal scores go to the lower index, NaN counts as -inf, and -inf is never kept. A child's score
     is first lowered to its parent's, so whatever is kept, its ancestors are. Nodes come in
     candidate order, which is topological.
 
     `root_tokens: [B] int64`; `tokens: [B, C] int64`, `scores: [B, C] float32` cumulative
-    log-probabilities, `parents: [B, C] int64`: C = `shape.capacity` candidates level by level;
-    a parent is 0 for the root, else 1 + the index of a candidate of the level above.
+    log-probabilities, `parents: [B, C] int64`: C candidates of trees of `width` and `depth`, level
+    by level; a parent is 0 for the root, else 1 + the index of a candidate of the level above.
     """
     batch, capacity = tokens.shape
-    assert capacity == shape.capacity, (capacity, shape)
     # Position 0 is the root, position c + 1 candidate c, and the last one stands for padding.
     padding = capacity + 1
     score = scores.new_full((batch, capacity + 2), -torch.inf)
@@ -35,7 +35,7 @@ def tree_build(
         scores, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf, out=score[:, 1:padding]
     )
     score[:, 0] = torch.inf
-    _lower_to_parents(score, parents, shape)
+    _lower_to_parents(score, parents, width)
     token, parent = tokens.new_zeros(2, batch, capacity + 2)
     token[:, 0] = root_tokens
     token[:, 1:padding] = tokens
@@ -43,33 +43,32 @@ def tree_build(
 
     # The sort is stable and parents precede children: the best R are closed under ancestors.
     best, order = score.sort(dim=1, descending=True, stable=True)
-    kept = order[:, : shape.rows].masked_fill(best[:, : shape.rows] == -torch.inf, padding)
+    kept = order[:, : nodes + 1].masked_fill(best[:, : nodes + 1] == -torch.inf, padding)
     kept = kept.sort(dim=1).values
     row_of = torch.zeros_like(token)
-    row = index_range(shape.rows, token.device).expand(batch, -1)
+    row = index_range(nodes + 1, token.device).expand(batch, -1)
     row_of.scatter_(1, kept, row)
 
     valid = kept != padding
     new_parent = row_of.gather(1, parent.gather(1, kept))
     kept_score = score.gather(1, kept)
     kept_score[:, 0] = 0.0
-    return TreeBatch(
+    return Trees(
         tokens=token.gather(1, kept),
         parent=new_parent,
-        depth=candidate_levels(shape, token.device)[kept],
+        depth=candidate_levels(width, depth, token.device)[kept],
         valid=valid,
-        visible=visible_rows(ancestor_table(new_parent, shape.depth), valid),
+        visible=visible_rows(ancestor_table(new_parent, depth), valid),
         score=kept_score,
-        max_depth=shape.depth,
     )
 
 
-def _lower_to_parents(score: torch.Tensor, parents: torch.Tensor, shape: TreeShape) -> None:
+def _lower_to_parents(score: torch.Tensor, parents: torch.Tensor, width: int) -> None:
     """Lower each child's score to its parent's, in place, level by level from the top.
 
     Cumulative scores should already be so; a probability of 1.0 ties, a rounded one may exceed.
     """
-    square = shape.width * shape.width
-    for first in range(shape.width, shape.capacity, square):
+    square = width * width
+    for first in range(width, parents.shape[1], square):
         level = score[:, first + 1 : first + 1 + square]
         level.copy_(level.minimum(score.gather(1, parents[:, first : first + square])))

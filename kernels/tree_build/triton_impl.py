@@ -2,8 +2,8 @@
 """tree_build in Triton: one launch; a program fills a few rows of one request's tree.
 
 Nothing is sorted and nothing is passed through memory: a candidate's rank is the count of those
-better than it, its row the count of those kept before it, and a row finds its candidate, its
-ancestors and its links by comparing with all candidates. So ties cannot fall differently, and no
+better than it, its row the count of those kept before it, and a row finds its candidate and
+its ancestors by comparing with all candidates. So ties cannot fall differently, and no
 program waits for another.
 """
 
@@ -13,8 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Elements of a tile [rows, candidates]: 64 registers a thread at 4 warps.
@@ -59,22 +58,6 @@ def _row_of(position, kept, index):
     return tl.sum(earlier.to(tl.int32), axis=1)
 
 
-@triton.jit
-def _least_row(kept, row_of, above, parent, after, NONE: tl.constexpr):
-    """The lowest row past `after` among the kept candidates below `parent`; 0 for none."""
-    member = kept[None, :] & (above[None, :] == parent[:, None])
-    member = member & (row_of[None, :] > after[:, None])
-    least = tl.min(tl.where(member, row_of[None, :], NONE + 1), axis=1)
-    return tl.where(least <= NONE, least, 0)
-
-
-@triton.jit
-def _words(sees, column, COLUMNS: tl.constexpr):
-    """Bits of each row in words of 32: distinct, so a sum is their union; bit 31 is the sign."""
-    bits = sees.to(tl.int32) << (column % 32)
-    return tl.sum(tl.reshape(bits, (sees.shape[0], COLUMNS // 32, 32)), axis=2)
-
-
 @triton.jit(do_not_specialize=["capacity", "width", "depth", "nodes"])
 def _tree_build_kernel(
     root_tokens,  # [B] int64
@@ -87,9 +70,6 @@ def _tree_build_kernel(
     valid,  # [B, R] int8
     score_out,  # [B, R] float32
     visible,  # [B, R, R] int8
-    visible_bits,  # [B, R, words] int32
-    first_child,  # [B, R] int64
-    next_sibling,  # [B, R] int64
     capacity,
     width,
     depth,
@@ -134,15 +114,6 @@ def _tree_build_kernel(
     kept_score = tl.where(is_node, kept_score, float("-inf"))
     tl.store(score_out + out, tl.where(row == 0, 0.0, kept_score), mask=in_rows)
 
-    # Whose child a candidate is; padding rows are nobody's parent and nobody's sibling.
-    candidate_above = tl.load(parents + index, mask=inside, other=-1).to(tl.int32)
-    position = tl.where((row == 0) | is_node, position, -2)
-    child = _least_row(kept, row_of, candidate_above, position, 0 * row, CANDIDATES)
-    tl.store(first_child + out, child.to(tl.int64), mask=in_rows)
-    family = tl.where(is_node, above, -2)
-    sibling = _least_row(kept, row_of, candidate_above, family, row, CANDIDATES)
-    tl.store(next_sibling + out, sibling.to(tl.int64), mask=in_rows)
-
     # A row sees itself, its ancestors and the root; padding sees the root alone.
     column = tl.arange(0, COLUMNS)[None, :]
     sees = (column == tl.where(is_node, row, 0)[:, None]) | (column == parent_row[:, None])
@@ -153,10 +124,6 @@ def _tree_build_kernel(
     sees = sees | (column == 0)
     seen = visible + out[:, None] * rows + column
     tl.store(seen, sees.to(tl.int8), mask=in_rows[:, None] & (column < rows))
-    words = (rows + 31) // 32
-    word = tl.arange(0, COLUMNS // 32)[None, :]
-    packed = visible_bits + out[:, None] * words + word
-    tl.store(packed, _words(sees, column, COLUMNS), mask=in_rows[:, None] & (word < words))
 
 
 def tree_build(
@@ -164,23 +131,14 @@ def tree_build(
     tokens: torch.Tensor,
     scores: torch.Tensor,
     parents: torch.Tensor,
-    shape: TreeShape,
-) -> TreeBatch:
-    """See `reference.tree_build`; nothing waits for the device. Fills the mask's bits and links."""
+    width: int,
+    depth: int,
+    nodes: int,
+) -> Trees:
+    """See `reference.tree_build`; nothing waits for the device."""
     batch, capacity = tokens.shape
-    assert capacity == shape.capacity, (capacity, shape)
-    device, rows = tokens.device, shape.rows
-    tree = TreeBatch(
-        tokens=torch.empty(batch, rows, dtype=torch.int64, device=device),
-        parent=torch.empty(batch, rows, dtype=torch.int64, device=device),
-        depth=torch.empty(batch, rows, dtype=torch.int64, device=device),
-        valid=torch.empty(batch, rows, dtype=torch.bool, device=device),
-        visible=torch.empty(batch, rows, rows, dtype=torch.bool, device=device),
-        score=torch.empty(batch, rows, dtype=torch.float32, device=device),
-        max_depth=shape.depth,
-    )
-    bits = torch.empty(batch, rows, -(-rows // 32), dtype=torch.int32, device=device)
-    links = torch.empty(2, batch, rows, dtype=torch.int64, device=device)
+    rows = nodes + 1
+    trees = Trees.empty(batch, rows, tokens.device)
     candidates = triton.next_power_of_2(capacity)
     block = max(1, min(16, TILE // candidates, triton.next_power_of_2(rows)))
     if batch:
@@ -189,32 +147,28 @@ def tree_build(
             tokens.contiguous(),
             scores.contiguous(),
             parents.contiguous(),
-            tree.tokens,
-            tree.parent,
-            tree.depth,
-            tree.valid.view(torch.int8),
-            tree.score,
-            tree.visible.view(torch.int8),
-            bits,
-            links[0],
-            links[1],
+            trees.tokens,
+            trees.parent,
+            trees.depth,
+            trees.valid.view(torch.int8),
+            trees.score,
+            trees.visible.view(torch.int8),
             capacity,
-            shape.width,
-            shape.depth,
-            shape.nodes,
+            width,
+            depth,
+            nodes,
             CANDIDATES=candidates,
-            COLUMNS=max(32, triton.next_power_of_2(rows)),
+            COLUMNS=triton.next_power_of_2(rows),
             BLOCK=block,
             OTHERS=max(1, TILE // candidates),
             num_warps=4,
         )
-    tree.visible_bits, (tree.first_child, tree.next_sibling) = bits, links
-    return tree
+    return trees
 
 
 def compile_cases() -> Iterator[CompileCase]:
     """(W, D, M) = (4, 5, 16), (8, 6, 64) and (8, 8, 128)."""
-    types = "*i64 *i64 *fp32 *i64 *i64 *i64 *i64 *i8 *fp32 *i8 *i32 *i64 *i64 i32 i32 i32 i32"
+    types = "*i64 *i64 *fp32 *i64 *i64 *i64 *i64 *i8 *fp32 *i8 i32 i32 i32 i32"
     for candidates, columns in ((128, 32), (512, 128), (512, 256)):
         yield compile_case(
             f"tree_build_{candidates}_{columns}",

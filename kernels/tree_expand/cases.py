@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
 
 
@@ -52,7 +51,7 @@ def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[st
     generator = torch.Generator().manual_seed(seed)
     batch, width, level = case.batch, case.width, case.level
     size = (batch, width) if level == 1 else (batch, width, width)
-    capacity = TreeShape(width, level + 1, 1).capacity
+    capacity = level_slice(width, level + 1).stop
     candidates = Candidates(
         tokens=torch.full((batch, capacity), -7, device=device),
         scores=torch.full((batch, capacity), -7.0, device=device),

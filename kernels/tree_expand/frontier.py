@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-from vllm_eagle_pangu.core.shape import TreeShape
-
 
 @dataclass
 class Frontier:
@@ -32,7 +30,7 @@ class Frontier:
 
 @dataclass
 class Candidates:
-    """Room for the C = `shape.capacity` candidates of B trees, written level by level.
+    """Room for the C candidates of B trees of width W and depth D, written level by level.
 
     `tokens: [B, C] int64`; `scores: [B, C] float32` cumulative; `parents: [B, C] int64`: 0 for the
     root's children, else 1 + candidate index. All contiguous.
@@ -43,9 +41,9 @@ class Candidates:
     parents: torch.Tensor
 
     @classmethod
-    def empty(cls, batch: int, shape: TreeShape, device: torch.device) -> "Candidates":
+    def empty(cls, batch: int, width: int, depth: int, device: torch.device) -> "Candidates":
         """Uninitialised."""
-        size = (batch, shape.capacity)
+        size = (batch, level_slice(width, depth).stop)
         return cls(
             tokens=torch.empty(size, dtype=torch.int64, device=device),
             scores=torch.empty(size, dtype=torch.float32, device=device),

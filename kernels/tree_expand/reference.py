@@ -3,7 +3,7 @@
 
 import torch
 
-from vllm_eagle_pangu.core.indices import identity, index_range
+from vllm_eagle_pangu.kernels.indices import identity, index_range
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.mask import child_links
-from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.kernels.ascendc_twin import TwinKernel, compile_kernel
 from vllm_eagle_pangu.kernels.ascendc_twin import ops as twin
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
@@ -20,9 +18,11 @@ from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots, kv_commit
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
+from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
 from vllm_eagle_pangu.kernels.tree_build.reference import tree_build
+from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 
 Inputs = dict[str, Any]
 
@@ -85,10 +85,10 @@ def random_accept_inputs(seed: int) -> Inputs:
     inputs = accept_cases.make_inputs(random_accept_case(seed), seed)
     if seed % 4 == 1:
         # Padding rows that claim a parent and carry the token drawn at the root.
-        tree, generator = inputs["tree"], torch.Generator().manual_seed(seed)
-        tree.tokens = tree.tokens.where(tree.valid, inputs["draws"][:, :1])
-        noise = torch.randint(tree.rows, tree.parent.shape, generator=generator)
-        tree.parent = tree.parent.where(tree.valid, noise)
+        valid, generator = inputs["valid"], torch.Generator().manual_seed(seed)
+        inputs["tokens"] = inputs["tokens"].where(valid, inputs["draws"][:, :1])
+        noise = torch.randint(valid.shape[1], valid.shape, generator=generator)
+        inputs["parent"] = inputs["parent"].where(valid, noise)
     if seed % 5 == 2:
         inputs["depth"] //= 2
     return inputs
@@ -144,19 +144,29 @@ def in_longer_buffers(inputs: Inputs) -> None:
         inputs[name] = torch.cat((padding[:3], inputs[name], padding))
     paths = inputs["paths"]
     spare = torch.full((paths.rows.shape[0], 2), -7)
-    paths.rows = torch.cat((paths.rows, spare), dim=1)
-    paths.output = torch.cat((paths.output, spare), dim=1)
+    rows, output = (torch.cat((x, spare), dim=1) for x in (paths.rows, paths.output))
+    inputs["paths"] = AcceptedPaths(rows, paths.length, output)
 
 
 # ---- tree_build ----
 
 
 def check_tree_build(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
-    tree = tree_build(**inputs)
+    trees = tree_build(**inputs)
     built = twin.run_tree_build(kernel, **inputs, **cores)
-    assert_same(built.tree, tree)
-    assert_same((built.first_child, built.next_sibling), child_links(tree.parent, tree.valid))
-    assert_same(built.mask, packed(tree.visible))
+    assert_same(built.trees, trees)
+    assert_same((built.first_child, built.next_sibling), linked(trees.parent, trees.valid))
+    assert_same(built.mask, packed(trees.visible))
+
+
+def linked(parent: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """First child and next sibling of each row, both `[B, R] int64`, 0 for none."""
+    first_child, next_sibling = torch.zeros_like(parent), torch.zeros_like(parent)
+    for b, row in reversed(valid.nonzero().tolist()):
+        if row > 0:
+            above = parent[b, row]
+            next_sibling[b, row], first_child[b, above] = first_child[b, above], row
+    return first_child, next_sibling
 
 
 def packed(visible: torch.Tensor) -> torch.Tensor:
@@ -170,7 +180,7 @@ def packed(visible: torch.Tensor) -> torch.Tensor:
 def random_build_inputs(seed: int) -> Inputs:
     draw = random.Random(seed)
     width, depth = draw.randint(1, 8), draw.randint(1, 6)
-    capacity = TreeShape(width, depth, 1).capacity
+    capacity = level_slice(width, depth).stop
     nodes = draw.randint(1, draw.choice((min(capacity, 16), min(capacity, 70))))
     if seed % 9 == 4 and capacity >= 31:
         nodes = 31  # R = 32: a request per core
@@ -178,9 +188,7 @@ def random_build_inputs(seed: int) -> Inputs:
     if nodes > 31:
         batch = min(batch, 5)
     kinds = ("random", "ties", "certain", "rising", "holes", "nothing")
-    case = build_cases.BuildCase(
-        "random", TreeShape(width, depth, nodes), batch, draw.choice(kinds)
-    )
+    case = build_cases.BuildCase("random", width, depth, nodes, batch, draw.choice(kinds))
     inputs = build_cases.make_inputs(case, seed)
     if seed % 6 == 0:
         coin = torch.rand(inputs["scores"].shape, generator=torch.Generator().manual_seed(seed))
@@ -193,10 +201,8 @@ def random_build_inputs(seed: int) -> Inputs:
 
 
 def check_kv_commit(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
-    inputs = dict(inputs)
-    rows = inputs.pop("rows")
     expected = copy.deepcopy(inputs["cache"])
-    slots = commit_slots(inputs["paths"], inputs["linear_slots"], rows)
+    slots = commit_slots(inputs["path_rows"], inputs["linear_slots"])
     for scratch, cache in zip(inputs["scratch"], expected, strict=True):
         count = slots.numel()
         kv_commit(scratch[0][:count], scratch[1][:count], slots.view(-1), writer(cache))

@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.ascendc_twin import ops as twin
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
@@ -126,15 +125,15 @@ def test_the_largest_tree_that_tiling_accepts_fits_the_unified_buffer():
     rows = max(n for n in range(1, 1025) if accepts("tree_accept", rows=n, depth=128))
     assert 1024 >= rows > 1000
     inputs = accept_cases.make_inputs(accept_cases.AcceptCase("large", 300, 40, batch=5))
-    inputs["tree"] = inputs["tree"].padded(rows)
-    inputs["draws"] = torch.nn.functional.pad(inputs["draws"], (0, rows - 300))
+    for name in ("tokens", "parent", "valid", "draws"):
+        inputs[name] = torch.nn.functional.pad(inputs[name], (0, rows - 300))
     OPS["tree_accept"].verify(kernel_of("tree_accept"), inputs | {"depth": 128}, 2, range)
 
 
 def test_the_largest_built_tree_that_tiling_accepts_fits_the_unified_buffer():
     sizes = {"width": 16, "depth": 12}
     nodes = max(n for n in range(1, 384) if accepts("tree_build", nodes=n, **sizes))
-    case = build_cases.BuildCase("large", TreeShape(**sizes, nodes=nodes), 2)
+    case = build_cases.BuildCase("large", **sizes, nodes=nodes, batch=2)
     assert 200 < nodes < 383
     OPS["tree_build"].verify(kernel_of("tree_build"), build_cases.make_inputs(case), 2, range)
 
@@ -149,11 +148,9 @@ def test_the_most_requests_that_tiling_accepts_fit_the_unified_buffer():
 
 def test_long_paths_and_trees_of_kv_commit_fit_the_unified_buffer():
     rows = max(n for n in range(1, 1025) if accepts("kv_commit", rows=n, scratchRows=10**6))
-    paths = AcceptedPaths(
-        torch.randperm(rows - 1)[None, :6] + 1, torch.tensor([5]), torch.zeros(1, 6).long()
-    )
-    paths.rows[:, 0] = 0
-    inputs = {"paths": paths, "linear_slots": torch.randperm(rows)[None], "rows": rows}
+    path = torch.randperm(rows - 1)[None, :6] + 1
+    path[:, 0] = 0
+    inputs = {"path_rows": path, "linear_slots": torch.randperm(rows)[None]}
     OPS["kv_commit"].verify(kernel_of("kv_commit"), with_layers(inputs, 0), 3, range)
 
 
@@ -205,27 +202,23 @@ def test_rows_outside_the_batch_are_not_read(query_start, tree):
 
 @pytest.mark.parametrize("parent", [-1, 3, 100, -(2**40)])
 def test_a_candidate_whose_parent_is_no_earlier_one_is_not_kept(parent):
-    inputs = build_cases.make_inputs(build_cases.BuildCase("small", TreeShape(2, 2, 6)))
+    inputs = build_cases.make_inputs(build_cases.BuildCase("small", 2, 2, 6))
     inputs["parents"][0, 2] = parent
     built = twin.run_tree_build(kernel_of("tree_build"), **inputs)
     if parent != 3:
-        assert built.tree.valid.sum() == 6
-        kept = built.tree.tokens[0, :6].tolist()
+        assert built.trees.valid.sum() == 6
+        kept = built.trees.tokens[0, :6].tolist()
         assert kept[1:] == inputs["tokens"][0, [0, 1, 3, 4, 5]].tolist()
-    built.tree.check()
+    TreeBatch.of(built.trees, 2).check()
 
 
 def test_a_path_that_leaves_its_tree_and_a_slot_beyond_the_pages_are_not_written():
-    paths = AcceptedPaths(
-        torch.tensor([[0, 3, -5, 1, 2]]), torch.tensor([4]), torch.zeros(1, 5).long()
-    )
-    inputs = {"paths": paths, "linear_slots": torch.tensor([[7, 8, 9]]), "rows": 3}
-    inputs = with_layers(inputs, 3)
-    del inputs["rows"]
+    path = torch.tensor([[0, 3, -5, 1, 2]])
+    inputs = with_layers({"path_rows": path, "linear_slots": torch.tensor([[7, 8, 9]])}, 3)
     before = copy.deepcopy(inputs["cache"])
     slots = twin.run_kv_commit(kernel_of("kv_commit"), **inputs)
     assert slots.tolist() == [[-1, -1, -1]]
-    paths.rows = torch.tensor([[0, 1, 0, 0, 0]])
+    inputs["path_rows"] = torch.tensor([[0, 1, 0, 0, 0]])
     inputs["linear_slots"] = torch.tensor([[7, 8_000_000_000, 9]])
     slots = twin.run_kv_commit(kernel_of("kv_commit"), **inputs)
     assert slots.tolist() == [[-1, 8_000_000_000, -1]]

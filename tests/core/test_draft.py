@@ -4,8 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 
+REFERENCE = Ops.bind("reference")
 SHAPES = st.sampled_from(
     [
         TreeShape(1, 1, 1),
@@ -31,7 +33,7 @@ def drafts(shape: TreeShape, batch: int, seed: int, decimals: int = 6):
 
 
 def grow(shape: TreeShape, batch: int, seed: int, decimals: int = 6):
-    grower = TreeGrower(shape)
+    grower = TreeGrower(shape, REFERENCE)
     levels = list(drafts(shape, batch, seed, decimals))
     frontiers = [grower.grow_first(*levels[0])]
     frontiers += [grower.grow(*level) for level in levels[1:]]
@@ -110,7 +112,7 @@ def test_finished_tree_holds_the_best_paths(shape, seed, decimals):
 def test_broken_drafter_scores_neither_rise_nor_spread():
     """NaN counts as impossible and a log-probability above 0 as certain."""
     shape = TreeShape(2, 2, 4)
-    grower = TreeGrower(shape)
+    grower = TreeGrower(shape, REFERENCE)
     first = grower.grow_first(torch.tensor([[0.25, torch.nan]]), torch.tensor([[1, 2]]))
     assert first.score.tolist() == [[0.0, -torch.inf]]
     scores = torch.tensor([[[torch.inf, -1.0], [-0.5, -0.5]]], dtype=torch.bfloat16)
@@ -125,7 +127,7 @@ def test_broken_drafter_scores_neither_rise_nor_spread():
 def test_requests_do_not_affect_each_other():
     shape = TreeShape(3, 4, 13)
     levels = list(drafts(shape, 4, seed=3))
-    together, alone = TreeGrower(shape), TreeGrower(shape)
+    together, alone = TreeGrower(shape, REFERENCE), TreeGrower(shape, REFERENCE)
     together.grow_first(*levels[0])
     alone.grow_first(*(tensor[2:3] for tensor in levels[0]))
     for level in levels[1:]:

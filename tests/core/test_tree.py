@@ -90,19 +90,6 @@ def test_positions_go_on_behind_the_prefix_and_the_additive_mask_hides_what_is_n
                 assert scores[b, k, j] == (0 if bool(tree.visible[b, k, j]) else -torch.inf)
 
 
-@given(trees())
-def test_child_links_enumerate_the_valid_children_in_order(tree):
-    for b, k in rows_of(tree):
-        children = []
-        child = int(tree.first_child[b, k])
-        while child:
-            children.append(child)
-            child = int(tree.next_sibling[b, child])
-        assert children == [
-            j for j in range(1, tree.rows) if tree.valid[b, j] and tree.parent[b, j] == k
-        ]
-
-
 @given(trees(), st.data())
 def test_any_prefix_is_a_valid_tree(tree, data):
     counts = data.draw(st.lists(st.integers(0, tree.rows + 2), min_size=2, max_size=2))

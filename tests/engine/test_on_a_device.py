@@ -9,11 +9,11 @@ import dataclasses
 import pytest
 import torch
 
-from vllm_eagle_pangu.core import indices
 from vllm_eagle_pangu.engine import runner as engine_runner
 from vllm_eagle_pangu.engine import sampling
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+from vllm_eagle_pangu.kernels import indices
 from vllm_eagle_pangu.kernels.implementations import Implementations
 
 from . import pretend_device

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.indices import causal
+from vllm_eagle_pangu.kernels.indices import causal
 from vllm_eagle_pangu.step.rows import ChainRows, LevelRows
 
 WIDTH, DEPTH = 2, 4
@@ -120,22 +120,7 @@ def test_the_operator_takes_windowed_rows_and_gives_their_attention(rows):
     for implementation in ("reference", "cpp"):
         output = torch.zeros_like(query)
         tree_attention(
-            query,
-            key,
-            value,
-            pages,
-            narrow.block_table,
-            narrow.prefix_len,
-            narrow.query_start,
-            narrow.query_count,
-            narrow.key_start,
-            narrow.key_count,
-            narrow.visible,
-            32**-0.5,
-            output,
-            prefix_start=narrow.prefix_start,
-            implementation=implementation,
-            check=True,
+            query, key, value, pages, narrow, 32**-0.5, output, implementation, check=True
         )
         outputs.append(output)
     torch.testing.assert_close(*outputs)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
 
 from .chosen import IMPLEMENTATION
 
@@ -20,6 +21,19 @@ def assert_same_fields(actual: Any, expected: Any) -> None:
             torch.testing.assert_close(mine, theirs, rtol=0, atol=0, msg=field.name)
         else:
             assert mine == theirs, field.name
+
+
+def tree_of(inputs: dict[str, Any]) -> TreeBatch:
+    """The trees of tree_accept's inputs, whose padding is as it should be."""
+    tree = TreeBatch.from_parents(*(inputs[n] for n in ("tokens", "parent", "depth", "valid")))
+    assert torch.equal(tree.tokens, inputs["tokens"])
+    assert torch.equal(tree.parent, inputs["parent"])
+    return tree
+
+
+def of_tree(tree: TreeBatch) -> dict[str, torch.Tensor]:
+    """What tree_accept takes of trees."""
+    return {"tokens": tree.tokens, "parent": tree.parent, "valid": tree.valid}
 
 
 def random_shape(draw: random.Random) -> TreeShape:

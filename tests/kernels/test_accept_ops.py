@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels import draft_batch, kv_commit, tree_accept
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
@@ -18,6 +17,7 @@ from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 
 from .chosen import IMPLEMENTATION
+from .inputs import of_tree, tree_of
 
 SEEDS = range(500)
 # Of these a few show it: each seed is as much work as one of SEEDS.
@@ -110,20 +110,20 @@ def test_random_trees_equal_the_reference():
 def test_trees_cut_to_any_prefix_equal_the_reference():
     for seed in FEW_SEEDS:
         inputs = accept_cases.make_inputs(random_accept_case(seed), seed)
-        tree, generator = inputs["tree"], torch.Generator().manual_seed(seed)
+        tree, generator = tree_of(inputs), torch.Generator().manual_seed(seed)
         counts = torch.randint(tree.rows, (tree.batch_size,), generator=generator)
-        assert_equals_reference(tree_accept.tree_accept, inputs | {"tree": tree.cut(counts)})
+        assert_equals_reference(tree_accept.tree_accept, inputs | of_tree(tree.cut(counts)))
 
 
 def test_rows_that_are_not_valid_are_never_walked():
     """Padding rows that claim a parent and carry the token drawn at the root."""
     for seed in FEW_SEEDS:
         inputs = accept_cases.make_inputs(random_accept_case(seed), seed)
-        tree, generator = inputs["tree"], torch.Generator().manual_seed(seed)
+        valid, generator = inputs["valid"], torch.Generator().manual_seed(seed)
         expected = tree_accept.tree_accept(**inputs, implementation="reference")
-        tree.tokens = tree.tokens.where(tree.valid, inputs["draws"][:, :1])
-        noise = torch.randint(tree.rows, tree.parent.shape, generator=generator)
-        tree.parent = tree.parent.where(tree.valid, noise)
+        inputs["tokens"] = inputs["tokens"].where(valid, inputs["draws"][:, :1])
+        noise = torch.randint(valid.shape[1], valid.shape, generator=generator)
+        inputs["parent"] = inputs["parent"].where(valid, noise)
         assert_equals_reference(tree_accept.tree_accept, inputs)
         assert_same(tree_accept.tree_accept(**inputs, implementation=IMPLEMENTATION), expected)
 
@@ -131,8 +131,9 @@ def test_rows_that_are_not_valid_are_never_walked():
 def test_of_twin_siblings_the_lowest_row_is_walked():
     parent = torch.tensor([[0, 0, 0, 0, 1, 2, 3]])
     tree = TreeBatch.from_parents(torch.tensor([[9, 4, 5, 5, 6, 6, 6]]), parent, 3)
+    draws = torch.tensor([[5, 6, 6, 6, 8, 7, 8]])
     paths = tree_accept.tree_accept(
-        tree, torch.tensor([[5, 6, 6, 6, 8, 7, 8]]), 3, implementation=IMPLEMENTATION
+        **of_tree(tree), draws=draws, depth=3, implementation=IMPLEMENTATION
     )
     assert paths.rows.tolist() == [[0, 2, 5, 0]]
     assert paths.output.tolist() == [[5, 6, 7, -1]]
@@ -153,9 +154,9 @@ def test_random_commits_equal_the_reference():
 
 @cpp_only
 def test_path_that_leaves_the_tree_is_refused_not_written():
-    paths = AcceptedPaths(torch.tensor([[0, 3, 0]]), torch.tensor([1]), torch.tensor([[1, 2, -1]]))
+    path, slots = torch.tensor([[0, 3, 0]]), torch.tensor([[7, 8, 9]])
     with pytest.raises(AssertionError, match="leaves its tree"):
-        kv_commit.commit_slots(paths, torch.tensor([[7, 8, 9]]), 3, implementation=IMPLEMENTATION)
+        kv_commit.commit_slots(path, slots, implementation=IMPLEMENTATION)
 
 
 def as_engine(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -187,14 +188,12 @@ def test_rows_of_longer_buffers_equal_the_reference():
 def test_strided_trees_and_slots_equal_the_reference():
     for seed in range(30):
         inputs = accept_cases.make_inputs(random_accept_case(seed), seed)
-        tree = inputs["tree"]
-        for name in ("tokens", "parent", "valid"):
-            setattr(tree, name, getattr(tree, name).t().contiguous().t())
-        inputs["draws"] = inputs["draws"].t().contiguous().t()
+        for name in ("tokens", "parent", "valid", "draws"):
+            inputs[name] = inputs[name].t().contiguous().t()
         assert_equals_reference(tree_accept.tree_accept, inputs)
         commit = commit_cases.make_inputs(random_accept_case(seed), seed)
-        commit["linear_slots"] = commit["linear_slots"].t().contiguous().t()
-        commit["paths"].rows = commit["paths"].rows.t().contiguous().t()
+        for name in ("path_rows", "linear_slots"):
+            commit[name] = commit[name].t().contiguous().t()
         assert_equals_reference(kv_commit.commit_slots, commit)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.kernels import top_children as top_children_op
 from vllm_eagle_pangu.kernels import tree_build as tree_build_op
@@ -59,7 +60,7 @@ def test_growing_random_trees_equals_the_reference_at_every_level() -> None:
     for _ in range(200 if IMPLEMENTATION == "cpp" else 160):
         shape, batch = random_shape(draw), draw.randint(1, 5 if IMPLEMENTATION == "cpp" else 2)
         width, dtype = shape.width, draw.choice(DTYPES)
-        growers = [TreeGrower(shape, name) for name in (IMPLEMENTATION, "reference")]
+        growers = [TreeGrower(shape, Ops.bind(name)) for name in (IMPLEMENTATION, "reference")]
         for level in range(1, shape.depth + 1):
             size = (batch, width) if level == 1 else (batch, width, width)
             scores = spoil(-torch.rand(size) * 4, draw).to(dtype)
@@ -84,7 +85,7 @@ def test_growing_random_trees_equals_the_reference_at_every_level() -> None:
 
 def test_a_frontier_keeps_its_values_when_the_next_level_grows() -> None:
     torch.manual_seed(2)
-    grower = TreeGrower(TreeShape(3, 3, 9), IMPLEMENTATION)
+    grower = TreeGrower(TreeShape(3, 3, 9), Ops.bind(IMPLEMENTATION))
     first = grower.grow_first(-torch.rand(2, 3), torch.randint(99, (2, 3)))
     before = dataclasses.replace(first, **{k: v.clone() for k, v in tensors(first).items()})
     grower.grow(-torch.rand(2, 3, 3), torch.randint(99, (2, 3, 3)))
@@ -193,8 +194,8 @@ def test_prepare_knows_each_implementation_and_no_other(op: Any) -> None:
 
 UNKNOWN: dict[str, Callable[[], Any]] = {
     "top_children": lambda: top_children(torch.zeros(1, 4), 2, None, "fast"),
-    "tree_expand": lambda: TreeGrower(TreeShape(1, 1, 1), "fast").grow_first(
-        torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.int64)
+    "tree_expand": lambda: tree_expand(
+        **expand_cases.make_inputs(expand_cases.CASES[0]), implementation="fast"
     ),
     "tree_build": lambda: tree_build(**make_inputs(CASES[0]), implementation="fast"),
 }

@@ -4,7 +4,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.kv_commit.cases import CASES, make_inputs
 from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots, kv_commit
 from vllm_eagle_pangu.kernels.tree_accept.cases import AcceptCase
@@ -12,9 +11,10 @@ from vllm_eagle_pangu.kernels.tree_accept.cases import AcceptCase
 
 def slots_by_hand(inputs) -> torch.Tensor:
     slots = torch.full_like(inputs["linear_slots"], -1)
-    for b, length in enumerate(inputs["paths"].length.tolist()):
-        for i in range(1, length + 1):
-            slots[b, inputs["paths"].rows[b, i]] = inputs["linear_slots"][b, i]
+    for b, path in enumerate(inputs["path_rows"].tolist()):
+        for i, row in enumerate(path):
+            if row > 0:
+                slots[b, row] = inputs["linear_slots"][b, i]
     return slots
 
 
@@ -33,25 +33,17 @@ def test_random_paths_equal_commit_by_hand(rows, depth, seed):
 
 def test_paths_of_stride_depth_plus_one_are_not_read_with_stride_nodes():
     """Regression: with more nodes than levels, the second request read the first one's path."""
-    paths = AcceptedPaths(
-        rows=torch.tensor([[0, 4, 0], [0, 2, 5]]),
-        length=torch.tensor([1, 2]),
-        output=torch.tensor([[1, 2, -1], [1, 2, 3]]),
-    )
+    paths = torch.tensor([[0, 4, 0], [0, 2, 5]])
     linear = torch.tensor([[10, 11, 12, 13, 14, 15], [20, 21, 22, 23, 24, 25]])
-    assert commit_slots(paths, linear, 6).tolist() == [
+    assert commit_slots(paths, linear).tolist() == [
         [-1, -1, -1, -1, 11, -1],
         [-1, -1, 21, -1, -1, 22],
     ]
 
 
 def test_tree_of_fewer_nodes_than_levels_commits_within_its_rows():
-    paths = AcceptedPaths(
-        rows=torch.tensor([[0, 1, 0, 0, 0]]),
-        length=torch.tensor([1]),
-        output=torch.tensor([[5, 6, -1, -1, -1]]),
-    )
-    assert commit_slots(paths, torch.tensor([[7, 8]]), 2).tolist() == [[-1, 8]]
+    paths = torch.tensor([[0, 1, 0, 0, 0]])
+    assert commit_slots(paths, torch.tensor([[7, 8]])).tolist() == [[-1, 8]]
 
 
 def write_to(cache: torch.Tensor):
@@ -74,10 +66,11 @@ def test_rejected_and_padding_rows_never_reach_the_pages(seed):
         tensor[slots < 0] = torch.nan
     cache = torch.zeros(2, 66, 2, 4)
     expected = cache.clone()
-    for b, length in enumerate(inputs["paths"].length.tolist()):
-        for i in range(1, length + 1):
-            row, slot = inputs["paths"].rows[b, i], inputs["linear_slots"][b, i]
-            expected[0, slot], expected[1, slot] = key[b, row], value[b, row]
+    for b, path in enumerate(inputs["path_rows"].tolist()):
+        for i, row in enumerate(path):
+            if row > 0:
+                slot = inputs["linear_slots"][b, i]
+                expected[0, slot], expected[1, slot] = key[b, row], value[b, row]
     kv_commit(key.flatten(0, 1), value.flatten(0, 1), slots.flatten(), write_to(cache), check=True)
     assert torch.equal(cache, expected)
 

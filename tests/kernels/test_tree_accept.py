@@ -8,6 +8,8 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.cases import CASES, AcceptCase, make_inputs
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 
+from .inputs import of_tree, tree_of
+
 
 def walk_by_hand(tree: TreeBatch, draws: torch.Tensor, b: int) -> tuple[list[int], list[int]]:
     """Rows and tokens of request b: from each row to its first child that carries the draw."""
@@ -26,10 +28,11 @@ def walk_by_hand(tree: TreeBatch, draws: torch.Tensor, b: int) -> tuple[list[int
 
 
 def assert_is_walk(inputs) -> None:
-    inputs["tree"].check()
+    tree = tree_of(inputs)
+    tree.check()
     depth, paths = inputs["depth"], tree_accept(**inputs)
     for b in range(inputs["draws"].shape[0]):
-        rows, output = walk_by_hand(inputs["tree"], inputs["draws"], b)
+        rows, output = walk_by_hand(tree, inputs["draws"], b)
         padding = depth + 1 - len(rows)
         assert paths.rows[b].tolist() == rows + [0] * padding
         assert paths.output[b].tolist() == output + [-1] * padding
@@ -69,10 +72,10 @@ def test_cases_reach_every_length():
 def test_contents_of_padding_rows_change_nothing(seed):
     inputs = make_inputs(AcceptCase("padded", 15, 4, 4, 4), seed)
     expected = tree_accept(**inputs)
-    tree, generator = inputs["tree"], torch.Generator().manual_seed(seed)
-    noise = torch.randint(4, tree.tokens.shape, generator=generator)
-    tree.tokens = tree.tokens.where(tree.valid, noise)
-    inputs["draws"] = inputs["draws"].where(tree.valid, noise.flip(1))
+    valid, generator = inputs["valid"], torch.Generator().manual_seed(seed)
+    noise = torch.randint(4, valid.shape, generator=generator)
+    inputs["tokens"] = inputs["tokens"].where(valid, noise)
+    inputs["draws"] = inputs["draws"].where(valid, noise.flip(1))
     paths = tree_accept(**inputs)
     for name in ("rows", "length", "output"):
         assert torch.equal(getattr(paths, name), getattr(expected, name))
@@ -80,13 +83,13 @@ def test_contents_of_padding_rows_change_nothing(seed):
 
 def test_draw_equal_to_the_roots_own_token_is_a_bonus_not_a_loop():
     tree = TreeBatch.from_parents(torch.tensor([[7, 1]]), torch.tensor([[0, 0]]), 3)
-    paths = tree_accept(tree, torch.tensor([[7, 7]]), 3)
+    paths = tree_accept(**of_tree(tree), draws=torch.tensor([[7, 7]]), depth=3)
     assert paths.output.tolist() == [[7, -1, -1, -1]]
 
 
 def test_tree_cut_to_its_root_emits_one_token():
     inputs = make_inputs(CASES[4])
-    inputs["tree"] = inputs["tree"].cut(torch.zeros(7, dtype=torch.int64))
+    inputs |= of_tree(tree_of(inputs).cut(torch.zeros(7, dtype=torch.int64)))
     paths = tree_accept(**inputs)
     assert paths.length.tolist() == [0] * 7
     assert torch.equal(paths.output[:, 0], inputs["draws"][:, 0])

@@ -38,7 +38,8 @@ def analytic(target: list[torch.Tensor]) -> torch.Tensor:
 def tree_without_twins(generator: torch.Generator) -> TreeBatch:
     """One tree of 9 rows with some padding, whose siblings carry different tokens."""
     while True:
-        tree = random_trees(9, TOKENS - 1, 1, VOCAB, generator).cut(torch.tensor([7]))
+        tokens, parent, valid = random_trees(9, TOKENS - 1, 1, VOCAB, generator)
+        tree = TreeBatch.from_parents(tokens, parent, TOKENS - 1, valid).cut(torch.tensor([7]))
         nodes = range(1, int(tree.node_count) + 1)
         keys = {(int(tree.parent[0, k]), int(tree.tokens[0, k])) for k in nodes}
         if len(keys) == len(nodes) >= 5 and int(tree.depth.max()) == TOKENS - 1:
@@ -75,7 +76,7 @@ def emit(tree: TreeBatch, target, generator: torch.Generator, spoil: bool = Fals
         again = torch.multinomial(target[0][0], CHUNK, True, generator=generator)
         first = tree.tokens[0, 1]
         draws[:, 0] = first.where(again == first, draws[:, 0])
-    paths = tree_accept(copies, draws, TOKENS - 1)
+    paths = tree_accept(copies.tokens, copies.parent, copies.valid, draws, TOKENS - 1)
     code = torch.zeros(CHUNK, dtype=torch.int64)
     for n in range(TOKENS):
         one_by_one = sample(target[n][code], generator)

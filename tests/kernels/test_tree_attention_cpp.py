@@ -25,6 +25,7 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -102,7 +103,7 @@ def test_probabilities_are_rounded_before_values_are_weighed(amx_tiles: bool) ->
     """As vLLM's op for AMX does: two that bfloat16 does not tell apart cancel to 0."""
     shape = {"heads": 1, "kv_heads": 1, "block_size": 32, "dtype": torch.bfloat16}
     inputs = make_inputs(verify_case("rounded", (3,), (1,), amx_tiles=amx_tiles, **shape))
-    inputs["key_count"][:] = 0
+    inputs["rows"].key_count[:] = 0
     inputs["query"][:] = 1
     key, value = torch.zeros(2, 32, 32, dtype=torch.bfloat16)
     # Relative to the first one's, 0.8756 and 0.8752: both are 0.875 in bfloat16.
@@ -110,7 +111,7 @@ def test_probabilities_are_rounded_before_values_are_weighed(amx_tiles: bool) ->
     key[2, 1] = -(2.0**-11)
     value[1], value[2] = 1, -1
     pages = inputs["pages"]
-    block = int(inputs["block_table"][0, 0])
+    block = int(inputs["rows"].block_table[0, 0])
     if amx_tiles:
         key, value = key.unflatten(0, (-1, 16)), value.unflatten(0, (-1, 2))
         key, value = key.unflatten(2, (-1, 2)), value.unflatten(2, (-1, 16))
@@ -147,8 +148,12 @@ def test_strides_of_every_kind_are_followed() -> None:
 
     for name in ("query", "key", "value", "output"):
         inputs[name] = spread(inputs[name], (0, 1))
-    inputs["visible"] = spread(inputs["visible"], (0, 1, 2))
-    inputs["block_table"] = spread(inputs["block_table"], (0,))
+    rows = inputs["rows"]
+    inputs["rows"] = dataclasses.replace(
+        rows,
+        visible=spread(rows.visible, (0, 1, 2)),
+        block_table=spread(rows.block_table, (0,)),
+    )
     pages = inputs["pages"]
     inputs["pages"] = PagedKV(spread(pages.key, (0, 2, 3)), spread(pages.value, (1, 3)))
     tree_attention(**inputs)
@@ -158,7 +163,9 @@ def test_strides_of_every_kind_are_followed() -> None:
 def test_windows_from_0_are_no_windows() -> None:
     inputs, expected = make_inputs(CASES[4]), make_inputs(CASES[4])
     tree_attention(**expected)
-    tree_attention(**inputs, prefix_start=torch.zeros_like(inputs["prefix_len"]))
+    zeros = torch.zeros_like(inputs["rows"].prefix_len)
+    inputs["rows"] = dataclasses.replace(inputs["rows"], prefix_start=zeros)
+    tree_attention(**inputs)
     torch.testing.assert_close(inputs["output"], expected["output"], rtol=0, atol=0, equal_nan=True)
 
 
@@ -177,6 +184,7 @@ def test_inputs_stay_as_they_were() -> None:
     inputs = make_inputs(CASES[4])
     tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
     tensors |= {"page_key": inputs["pages"].key, "page_value": inputs["pages"].value}
+    tensors |= {name: x for name, x in vars(inputs["rows"]).items() if x is not None}
     del tensors["output"]
     before = {name: x.clone() for name, x in tensors.items()}
     tree_attention(**inputs)
@@ -186,8 +194,8 @@ def test_inputs_stay_as_they_were() -> None:
 
 def test_a_row_that_sees_nothing_gives_zeros() -> None:
     inputs = make_inputs(verify_case("blind", (0,), (5,), heads=2, kv_heads=1))
-    inputs["visible"][0, 3] = False
-    inputs["visible"][0, :, 3] = False
+    inputs["rows"].visible[0, 3] = False
+    inputs["rows"].visible[0, :, 3] = False
     tree_attention(**inputs)
     assert (inputs["output"][3] == 0).all()
     assert (inputs["output"][[0, 1, 2, 4]] != 0).all()
@@ -195,15 +203,15 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
 
 def test_a_request_whose_rows_all_see_nothing_gives_zeros() -> None:
     inputs = make_inputs(verify_case("blind", (0, 20), (5, 5)))
-    inputs["visible"][:] = False
+    inputs["rows"].visible[:] = False
     tree_attention(**inputs)
     assert (inputs["output"][:5] == 0).all()
-    check(make_inputs(verify_case("blind", (0, 20), (5, 5))) | {"visible": inputs["visible"]})
+    check(make_inputs(verify_case("blind", (0, 20), (5, 5))) | {"rows": inputs["rows"]})
 
 
 def test_nan_in_a_live_key_shows_in_the_rows_that_see_it_and_only_there() -> None:
     inputs = make_inputs(verify_case("nan", (20,), (4,), heads=2, kv_heads=1))
-    inputs["visible"][0] = torch.eye(4, dtype=torch.bool)
+    inputs["rows"].visible[0] = torch.eye(4, dtype=torch.bool)
     inputs["key"][2] = torch.nan
     tree_attention(**inputs)
     assert inputs["output"][2].isnan().all()
@@ -251,20 +259,22 @@ def test_reads_the_pages_that_vllm_writes(dtype: torch.dtype, block_size: int) -
         "key": k,
         "value": v,
         "pages": PagedKV(transposed, value_cache),
-        "block_table": block_table,
-        "prefix_len": torch.tensor(prefixes, dtype=torch.int32),
-        "query_start": starts[:-1],
-        "query_count": count,
-        "key_start": starts[:-1],
-        "key_count": count,
-        "visible": causal,
+        "rows": AttentionRows(
+            block_table=block_table,
+            prefix_len=torch.tensor(prefixes, dtype=torch.int32),
+            query_start=starts[:-1],
+            query_count=count,
+            key_start=starts[:-1],
+            key_count=count,
+            visible=causal,
+        ),
         "scale": K**-0.5,
         "output": torch.full_like(q, torch.nan),
     }
     check(inputs)
 
     write(k, v, [slots(t, n, n + rows) for t, n in enumerate(prefixes)])
-    lengths = inputs["prefix_len"] + rows
+    lengths = inputs["rows"].prefix_len + rows
     plan = ops.cpu_attn_get_scheduler_metadata(
         T, H, Hk, K, lengths, dtype, starts, True, -1, "vec", True
     )

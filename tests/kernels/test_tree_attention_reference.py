@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,18 +20,16 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
 
 def attend_by_hand(inputs) -> torch.Tensor:
     """Row by row and head by head in float64: only what a row sees is ever read."""
-    pages, output = inputs["pages"], inputs["output"].double()
+    pages, rows, output = inputs["pages"], inputs["rows"], inputs["output"].double()
     block_size, group = pages.shape[2], inputs["query"].shape[1] // inputs["key"].shape[1]
     page_keys, page_values = pages.read(slice(None))
-    for t, prefix in enumerate(inputs["prefix_len"].tolist()):
-        slots = torch.arange(
-            int(inputs["prefix_start"][t]) if "prefix_start" in inputs else 0, prefix
-        )
-        blocks = inputs["block_table"][t, slots // block_size].long()
-        for i in range(int(inputs["query_count"][t])):
-            row = int(inputs["query_start"][t]) + i
-            sees = inputs["visible"][t, i, : int(inputs["key_count"][t])]
-            dense = int(inputs["key_start"][t]) + sees.nonzero()[:, 0]
+    for t, prefix in enumerate(rows.prefix_len.tolist()):
+        slots = torch.arange(0 if rows.prefix_start is None else int(rows.prefix_start[t]), prefix)
+        blocks = rows.block_table[t, slots // block_size].long()
+        for i in range(int(rows.query_count[t])):
+            row = int(rows.query_start[t]) + i
+            sees = rows.visible[t, i, : int(rows.key_count[t])]
+            dense = int(rows.key_start[t]) + sees.nonzero()[:, 0]
             for h in range(inputs["query"].shape[1]):
                 paged = (blocks, h // group, slots % block_size)
                 keys = torch.cat((page_keys[paged], inputs["key"][dense, h // group]))
@@ -88,7 +88,7 @@ def test_random_batches_equal_attention_by_hand(
 
 def test_row_that_sees_nothing_is_zero():
     inputs = make_inputs(verify_case("blind", (0, 5), (3, 3)))
-    inputs["visible"][:, 1] = False
+    inputs["rows"].visible[:, 1] = False
     tree_attention(**inputs, implementation="reference", check=True)
     assert not inputs["output"][1].any()
     torch.testing.assert_close(inputs["output"], attend_by_hand(inputs).float())
@@ -115,8 +115,9 @@ def test_windows_from_0_are_no_windows():
     inputs = make_inputs(CASES[4])
     tree_attention(**inputs, implementation="reference")
     expected = inputs["output"].clone()
-    zeros = torch.zeros_like(inputs["prefix_len"])
-    tree_attention(**inputs, prefix_start=zeros, implementation="reference", check=True)
+    zeros = torch.zeros_like(inputs["rows"].prefix_len)
+    inputs["rows"] = replace(inputs["rows"], prefix_start=zeros)
+    tree_attention(**inputs, implementation="reference", check=True)
     torch.testing.assert_close(inputs["output"], expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -147,13 +148,35 @@ def test_unknown_implementation_is_refused_by_name():
         ("prefix_start", lambda t: t[:1]),
         ("prefix_start", lambda t: t - 4),
         ("prefix_start", lambda t: t + 3),
-        ("output", lambda t: t.double()),
-        ("key", lambda t: t[:, :1]),
     ],
 )
-def test_check_refuses_what_an_implementation_would_read_out_of_range(name, change):
+def test_check_refuses_rows_that_an_implementation_would_read_out_of_range(name, change):
     inputs = make_inputs(verify_case("checked", (20, 5), (5, 5), starts=(18, 3)))
     tree_attention(**inputs, implementation="reference", check=True)
+    with pytest.raises(AssertionError):
+        inputs["rows"] = replace(inputs["rows"], **{name: change(getattr(inputs["rows"], name))})
+        tree_attention(**inputs, implementation="reference", check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("output", lambda t: t.double()), ("key", lambda t: t[:, :1])]
+)
+def test_check_refuses_tensors_that_do_not_fit_each_other(name, change):
+    inputs = make_inputs(verify_case("checked", (20, 5), (5, 5), starts=(18, 3)))
     inputs[name] = change(inputs[name])
     with pytest.raises(AssertionError):
         tree_attention(**inputs, implementation="reference", check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("block_table", lambda t: t.T.contiguous().T),
+        ("key_count", lambda t: t.repeat_interleave(2)[::2]),
+        ("query_start", lambda t: t[:1].expand(2)),
+    ],
+)
+def test_rows_that_kernels_would_read_with_other_strides_are_refused(name, change):
+    rows = make_inputs(verify_case("strided", (20, 5), (5, 5)))["rows"]
+    with pytest.raises(AssertionError):
+        replace(rows, **{name: change(getattr(rows, name))})

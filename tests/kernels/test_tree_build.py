@@ -6,13 +6,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.kernels.tree_build.cases import CASES, BuildCase, make_inputs
 from vllm_eagle_pangu.kernels.tree_build.reference import tree_build
 
 KINDS = ("random", "ties", "certain", "rising", "holes", "nothing")
 SHAPES = [(1, 1, 1), (1, 4, 3), (2, 3, 5), (3, 1, 2), (3, 3, 21), (4, 4, 12)]
+
+
+def built(root_tokens, tokens, scores, parents, width, depth, nodes) -> TreeBatch:
+    trees = tree_build(root_tokens, tokens, scores, parents, width, depth, nodes)
+    return TreeBatch.of(trees, depth)
 
 
 def rerank_by_hand(inputs, b: int):
@@ -23,12 +28,12 @@ def rerank_by_hand(inputs, b: int):
         own = -math.inf if math.isnan(score) else score
         capped.append(min(own, capped[parent - 1]) if parent else own)
     possible = [c for c in range(len(capped)) if capped[c] > -math.inf]
-    best = sorted(possible, key=lambda c: (-capped[c], c))[: inputs["shape"].nodes]
+    best = sorted(possible, key=lambda c: (-capped[c], c))[: inputs["nodes"]]
     return {c: capped[c] for c in sorted(best)}
 
 
 def assert_is_rerank(inputs) -> None:
-    tree = tree_build(**inputs)
+    tree = built(**inputs)
     tree.check()
     for b in range(tree.batch_size):
         kept = rerank_by_hand(inputs, b)
@@ -51,7 +56,7 @@ def test_cases_equal_rerank_by_hand(case, seed):
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(SHAPES), st.sampled_from(KINDS), st.integers(0, 10**6))
 def test_random_candidates_equal_rerank_by_hand(size, kind, seed):
-    assert_is_rerank(make_inputs(BuildCase("random", TreeShape(*size), 3, kind), seed))
+    assert_is_rerank(make_inputs(BuildCase("random", *size, 3, kind), seed))
 
 
 def test_probability_one_in_float32_leaves_no_orphan():
@@ -60,17 +65,15 @@ def test_probability_one_in_float32_leaves_no_orphan():
     parents = torch.tensor([[0, 0, 1, 1, 2, 2, 5, 5, 3, 3]])
     tokens = torch.arange(10)[None] + 10
     for nodes, kept in ((1, [11]), (2, [11, 14]), (3, [11, 14, 16]), (4, [10, 11, 14, 16])):
-        shape = TreeShape(2, 3, nodes)
-        tree = tree_build(torch.tensor([0]), tokens, scores, parents, shape)
+        tree = built(torch.tensor([0]), tokens, scores, parents, 2, 3, nodes)
         tree.check()
         assert tree.tokens[0, 1:].tolist() == kept
 
 
 def test_child_that_outranks_its_parent_does_not_come_without_it():
-    shape = TreeShape(2, 2, 2)
     scores = torch.tensor([[-1.0, -2.0, -3.0, -3.0, -0.1, -3.0]])
     parents = torch.tensor([[0, 0, 1, 1, 2, 2]])
-    tree = tree_build(torch.tensor([0]), torch.arange(6)[None], scores, parents, shape)
+    tree = built(torch.tensor([0]), torch.arange(6)[None], scores, parents, 2, 2, 2)
     tree.check()
     assert tree.tokens[0].tolist() == [0, 0, 1]
 
@@ -80,7 +83,7 @@ def test_descendants_of_an_impossible_node_are_impossible(bad):
     scores = torch.tensor([[bad, -5.0, -0.1, -0.1, -6.0, bad]])
     parents = torch.tensor([[0, 0, 1, 1, 2, 2]])
     tokens = torch.arange(6)[None]
-    tree = tree_build(torch.tensor([9]), tokens, scores, parents, TreeShape(2, 2, 6))
+    tree = built(torch.tensor([9]), tokens, scores, parents, 2, 2, 6)
     tree.check()
     assert tree.tokens.tolist() == [[9, 1, 4, 0, 0, 0, 0]]
 
@@ -98,16 +101,16 @@ def test_inputs_are_not_written_to():
 def test_more_nodes_of_the_same_draft_never_accept_less(size, kind, seed):
     """Budgets are nested, so whatever the target draws after each path, paths only get longer."""
     width, depth = size
-    largest = TreeShape(width, depth, width + (depth - 1) * width**2)
-    inputs = make_inputs(BuildCase("nested", largest, 4, kind), seed)
+    most = width + (depth - 1) * width**2
+    inputs = make_inputs(BuildCase("nested", width, depth, most, 4, kind), seed)
     # Few tokens, but siblings differ as the children of one top-k do: of twins the lower row wins.
     families = inputs["tokens"].view(4, -1, width)
     inputs["tokens"] = ((families[:, :, :1] + torch.arange(width)) % 7).flatten(1)
     before = torch.zeros(4, dtype=torch.int64)
-    for nodes in sorted({1, 2, width, largest.nodes // 2, largest.nodes}):
-        inputs["shape"] = TreeShape(width, depth, nodes)
-        tree = tree_build(**inputs)
-        length = tree_accept(tree, draws_by_path(tree), depth).length
+    for nodes in sorted({1, 2, width, most // 2, most}):
+        tree = built(**inputs | {"nodes": nodes})
+        draws = draws_by_path(tree)
+        length = tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth).length
         assert bool((length >= before).all())
         before = length
 

@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
@@ -64,7 +65,8 @@ def test_tree_accept_takes_the_same_path(oracle: OracleDecoder):
         tree = step.tree
         tokens, parent = torch.tensor([tree.tokens]), torch.tensor([tree.parent])
         batch = TreeBatch.from_parents(tokens, parent, shape.depth)
-        paths = tree_accept(batch, step.logits.argmax(-1)[None], shape.depth)
+        draws = step.logits.argmax(-1)[None]
+        paths = tree_accept(batch.tokens, batch.parent, batch.valid, draws, shape.depth)
         accepted = int(paths.length)
         assert paths.rows[0, : accepted + 1].tolist() == step.path
         assert paths.output[0, : accepted + 1].tolist() == step.emitted
@@ -87,7 +89,7 @@ def drafted_prompt(oracle: OracleDecoder, prompt: list[int]):
 @torch.no_grad()
 def grow_in_core(drafter: ReferenceDrafter, root: int, row, committed, shape) -> TreeBatch:
     """core's TreeGrower, fed by the oracle's drafter through the frontier's scratch mask."""
-    grower = TreeGrower(shape)
+    grower = TreeGrower(shape, Ops.bind("reference"))
 
     def children(rows: list):
         best = torch.stack([r.log_probs for r in rows]).topk(shape.width)

@@ -12,8 +12,6 @@ from vllm_eagle_pangu.tracing.dump import FailedStep, write_dump
 from vllm_eagle_pangu.tracing.dumped import Finding
 from vllm_eagle_pangu.tracing.replay import replay
 
-from .steps import SHAPE
-
 # Of the two requests of a step, the one with the fault.
 FAULTY, OTHER = 1, 0
 
@@ -42,4 +40,4 @@ def accepted_rows(failed: FailedStep) -> list[int]:
 
 
 def cache_slots(failed: FailedStep) -> torch.Tensor:
-    return commit_slots(failed.paths, failed.caches[0].linear_slots, SHAPE.rows, "reference")
+    return commit_slots(failed.paths.rows, failed.caches[0].linear_slots, "reference")

@@ -4,6 +4,8 @@
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.kv_commit import commit_slots
@@ -16,7 +18,7 @@ BLOCK_SIZE = 8
 
 def grown_tree(batch: int = 2, seed: int = 0, vocab: int = 1000) -> TreeBatch:
     generator = torch.Generator().manual_seed(seed)
-    grower = TreeGrower(SHAPE)
+    grower = TreeGrower(SHAPE, Ops.bind("reference"))
 
     def level(*rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         size = (batch, *rows, SHAPE.width)
@@ -43,11 +45,17 @@ def agreeing_draws(tree: TreeBatch) -> torch.Tensor:
     return draws
 
 
+def walk(tree: TreeBatch, draws: torch.Tensor) -> AcceptedPaths:
+    """What the draws accept of the tree, by the definition."""
+    depth = tree.max_depth
+    return tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth, "reference")
+
+
 def whole_step(batch: int = 2, seed: int = 0) -> FailedStep:
     """A step that went well, everything known; each request has four blocks of its own."""
     tree = grown_tree(batch, seed)
     draws = agreeing_draws(tree)
-    paths = tree_accept(tree, draws, SHAPE.depth, implementation="reference")
+    paths = walk(tree, draws)
     prefix_len = torch.tensor([5 + 2 * b for b in range(batch)])
     block_ids = [[4 * b + 2, 4 * b + 5, 4 * b + 3, 4 * b + 4] for b in range(batch)]
     positions = prefix_len[:, None] + torch.arange(SHAPE.rows)
@@ -74,7 +82,7 @@ def whole_step(batch: int = 2, seed: int = 0) -> FailedStep:
                 block_size=BLOCK_SIZE,
                 block_ids=block_ids,
                 linear_slots=slots,
-                commit_slots=commit_slots(paths, slots, SHAPE.rows, "reference"),
+                commit_slots=commit_slots(paths.rows, slots, "reference"),
             )
         ],
     )

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.tracing.dump import FailedStep
 from vllm_eagle_pangu.tracing.replay import replay
 
 from .replaying import cache_slots, dumped, run_command
-from .steps import whole_step
+from .steps import walk, whole_step
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -33,7 +32,7 @@ def test_a_cut_tree_and_draws_of_the_walk_alone_are_sound(tmp_path: Path):
     counts = torch.tensor([4, 1])
     failed.tree, failed.counts = failed.tree.cut(counts - 1), counts
     failed.scheduled_token_ids = [failed.tree.tokens[0, 1:4].tolist(), []]
-    failed.paths = tree_accept(failed.tree, failed.draws, 5, "reference")
+    failed.paths = walk(failed.tree, failed.draws)
     walked = torch.zeros_like(failed.draws, dtype=torch.bool).scatter_(1, failed.paths.rows, True)
     failed.draws = failed.draws.where(walked, -1)
     (cache,) = failed.caches

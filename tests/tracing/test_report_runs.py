@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.report.recording import find_run, read_recording
 from vllm_eagle_pangu.tracing.report.statistics import statistics_of
 from vllm_eagle_pangu.tracing.writer import TraceWriter
+
+from .steps import walk
 
 VOCABULARY = 5000
 FIRST_ROOT = 7
@@ -35,7 +37,7 @@ def guesses(rows: int, width: int, generator: torch.Generator) -> tuple[torch.Te
 def grown(roots: Sequence[int], shape: TreeShape, generator: torch.Generator) -> TreeBatch:
     """One tree per root."""
     batch, width = len(roots), shape.width
-    grower = TreeGrower(shape)
+    grower = TreeGrower(shape, Ops.bind("reference"))
     grower.grow_first(*guesses(batch, width, generator))
     for _ in range(shape.depth - 1):
         scores, tokens = guesses(batch * width, width, generator)
@@ -66,7 +68,7 @@ def write_run(
     roots, prefixes, lines = [FIRST_ROOT] * batch, list(range(20, 20 + batch)), []
     for number in range(1, steps + 1):
         tree = grown(roots, shape, generator)
-        paths = tree_accept(tree, target_draws(tree, generator), shape.depth)
+        paths = walk(tree, target_draws(tree, generator))
         times = torch.tensor([150.0, 4000.0, 2500.0]) * (1 + torch.rand(3, generator=generator))
         prepare, verify, draft = times.tolist()
         stage_us = {"prepare_us": prepare, "verify_us": verify, "draft_us": draft}
@@ -118,7 +120,7 @@ def test_a_generated_run_is_one_that_the_report_reads(tmp_path: Path):
 def test_a_run_of_the_trace_writer_is_one_that_the_report_reads(tmp_path: Path):
     generator = torch.Generator().manual_seed(0)
     tree = grown([FIRST_ROOT, 8], SMALL, generator)
-    paths = tree_accept(tree, target_draws(tree, generator), SMALL.depth)
+    paths = walk(tree, target_draws(tree, generator))
     writer = TraceWriter(TraceConfig(str(tmp_path)), {"tree_width": 4})
     writer.request_started("a")
     writer.step(1, ["a", "b"], tree, paths, [20, 21], SMALL, 2, {"draft_us": 5.04})

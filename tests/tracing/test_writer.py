@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.lines import StepEntry, step_lines
 from vllm_eagle_pangu.tracing.reader import read_manifest, read_run
 from vllm_eagle_pangu.tracing.writer import ENTRY_ROWS, TraceWriter
 
-from .steps import SHAPE, agreeing_draws, grown_tree
+from .steps import SHAPE, agreeing_draws, grown_tree, walk
 
 STAGES = {"prepare_us": 101.25, "verify_us": 2903.0, "step_us": 5804.06}
 # The writer's thread looks at its queue when it is closed, and not before.
@@ -34,7 +33,7 @@ def start(tmp_path: Path) -> Callable[..., TraceWriter]:
 
 
 def trace(writer: TraceWriter, step: int, tree: TreeBatch, requests: list[str]):
-    paths = tree_accept(tree, agreeing_draws(tree), SHAPE.depth, implementation="reference")
+    paths = walk(tree, agreeing_draws(tree))
     prefix_len = torch.arange(7, 7 + tree.batch_size)
     writer.step(step, requests, tree, paths, prefix_len, SHAPE, tree.batch_size + 1, STAGES)
     return paths
@@ -80,7 +79,7 @@ def test_scores_that_are_not_finite_leave_the_line_readable(start):
 
 def test_shapes_may_differ_by_tree(start):
     tree, writer = grown_tree(2), start()
-    paths = tree_accept(tree, agreeing_draws(tree), 5, implementation="reference")
+    paths = walk(tree, agreeing_draws(tree))
     narrow = type(SHAPE)(2, 5, 10)
     writer.step(0, ["a", "b"], tree, paths, [3, 4], [SHAPE, narrow], 2, {})
     writer.close()
@@ -216,7 +215,7 @@ def test_nothing_is_traced_after_close_and_closing_twice_is_once(start):
 
 def test_a_step_that_cannot_be_written_is_counted_and_the_next_one_is(start, caplog):
     tree, writer = grown_tree(1), start()
-    paths = tree_accept(tree, agreeing_draws(tree), 5, implementation="reference")
+    paths = walk(tree, agreeing_draws(tree))
     for step in range(2):
         writer.step(step, ["a"], tree, paths, [3], SHAPE, 1, {"verify_us": "broken"})  # type: ignore[dict-item]
     trace(writer, 2, tree, ["a"])
@@ -264,7 +263,7 @@ def test_until_it_is_closed_the_manifest_says_that_the_run_has_not_ended(start):
 
 def test_a_step_costs_the_engine_far_less_than_a_hundred_microseconds(start):
     tree, writer = grown_tree(1), start(queue_rows=2**24)
-    paths = tree_accept(tree, agreeing_draws(tree), 5, implementation="reference")
+    paths = walk(tree, agreeing_draws(tree))
     took = []
     for step in range(500):
         begun = time.thread_time()
@@ -276,7 +275,7 @@ def test_a_step_costs_the_engine_far_less_than_a_hundred_microseconds(start):
 
 def test_the_writers_thread_spends_far_less_than_150_microseconds_on_a_tree():
     tree = grown_tree(16)
-    paths = tree_accept(tree, agreeing_draws(tree), 5, implementation="reference")
+    paths = walk(tree, agreeing_draws(tree))
     arrays = (tree.tokens, tree.parent, tree.score, tree.valid)
     path = (paths.rows, paths.length, paths.output)
     entry = StepEntry(0, 0, 16, ["a"] * 16, [3] * 16, SHAPE, *arrays, *path, STAGES)

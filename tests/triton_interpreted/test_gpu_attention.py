@@ -112,12 +112,8 @@ def test_tree_rows_are_attended_on_the_backends_pages_behind_padding(impl, cache
     impl.scratch = LayerScratch.empty(layer_of(impl, cache), rows, cache.device)
     impl.forward(None, query, key, value, cache, SimpleNamespace(tree=trees), output)
     expected = torch.full_like(output, torch.nan)
-    attention = (
-        *(trees.block_table, trees.prefix_len, start, counts, start, counts, trees.visible),
-        HEAD_SIZE**-0.5,
-        expected,
-    )
-    tree_attention(query, key, value, PagedKV(*split_cache(cache)), *attention, "reference")
+    pages = PagedKV(*split_cache(cache))
+    tree_attention(query, key, value, pages, trees, HEAD_SIZE**-0.5, expected, "reference")
     torch.testing.assert_close(output, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
     assert torch.equal(impl.scratch.key, key[:rows]) and torch.equal(
         impl.scratch.value, value[:rows]

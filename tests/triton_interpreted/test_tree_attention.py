@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.mask import pack_bits
 from vllm_eagle_pangu.kernels import tree_attention as face
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
@@ -45,27 +44,18 @@ MORE_EXTREMES = (
 
 def seen_elsewhere(inputs: dict[str, Any]) -> dict[str, Any]:
     """The mask with True wherever no request looks: past its rows and past its keys."""
-    visible = inputs["visible"].clone()
-    counts = (inputs["query_count"].tolist(), inputs["key_count"].tolist())
+    rows = inputs["rows"]
+    visible = rows.visible.clone()
+    counts = (rows.query_count.tolist(), rows.key_count.tolist())
     for t, (queries, keys) in enumerate(zip(*counts, strict=True)):
         visible[t, queries:] = True
         visible[t, :, keys:] = True
-    return inputs | {"visible": visible}
+    return inputs | {"rows": dataclasses.replace(rows, visible=visible)}
 
 
-def packed(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The mask as words, with bits set past its last column; no bool mask to read."""
-    visible = inputs["visible"]
-    columns = visible.shape[2]
-    padded = visible.new_ones(*visible.shape[:2], max(1, -(-columns // 32)) * 32)
-    padded[:, :, :columns] = visible
-    return inputs | {"visible": None, "visible_bits": pack_bits(padded)}
-
-
-def check(inputs: dict[str, Any], splits: int | None = None, bits: bool = False) -> None:
+def check(inputs: dict[str, Any], splits: int | None = None) -> None:
     def run(**given: Any) -> None:
-        given = seen_elsewhere(given)
-        tree_attention(**(packed(given) if bits else given), splits=splits)
+        tree_attention(**seen_elsewhere(given), splits=splits)
 
     assert_as_exact_as_torch(run, inputs)
 
@@ -77,7 +67,7 @@ def test_error_is_at_most_twice_that_of_torch(case: AttentionCase, splits: int |
         case = dataclasses.replace(case, prefixes=(9_000,))
     if splits:
         case = dataclasses.replace(case, dtype=torch.float16)
-    check(make_inputs(case), splits, bits=bool(splits))
+    check(make_inputs(case), splits)
 
 
 @pytest.mark.parametrize("seed", range(26))
@@ -86,7 +76,7 @@ def test_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> Non
     for _ in range(20):
         case = random_case(draw, HEAD_SIZES, BLOCK_SIZES, longest_prefix=150, most_rows=8)
         inputs = make_inputs(case, seed=draw.randint(0, 2**30))
-        check(inputs, splits=draw.randint(1, 5), bits=draw.random() < 0.5)
+        check(inputs, splits=draw.randint(1, 5))
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
@@ -109,8 +99,12 @@ def test_strides_of_every_kind_are_followed(splits: int) -> None:
 
     for name in ("query", "key", "value", "output"):
         inputs[name] = spread(inputs[name], (0, 1))
-    inputs["visible"] = spread(inputs["visible"], (0, 1, 2))
-    inputs["block_table"] = spread(inputs["block_table"], (0,))
+    rows = inputs["rows"]
+    inputs["rows"] = dataclasses.replace(
+        rows,
+        visible=spread(rows.visible, (0, 1, 2)),
+        block_table=spread(rows.block_table, (0,)),
+    )
     pages = inputs["pages"]
     inputs["pages"] = PagedKV(spread(pages.key, (0, 2, 3)), spread(pages.value, (1, 3)))
     tree_attention(**inputs, splits=splits)
@@ -121,8 +115,9 @@ def test_strides_of_every_kind_are_followed(splits: int) -> None:
 def test_windows_from_0_are_no_windows(splits: int) -> None:
     inputs, expected = make_inputs(CASES[4]), make_inputs(CASES[4])
     tree_attention(**expected, splits=splits)
-    zeros = torch.zeros_like(inputs["prefix_len"])
-    tree_attention(**inputs, splits=splits, prefix_start=zeros)
+    zeros = torch.zeros_like(inputs["rows"].prefix_len)
+    inputs["rows"] = dataclasses.replace(inputs["rows"], prefix_start=zeros)
+    tree_attention(**inputs, splits=splits)
     torch.testing.assert_close(inputs["output"], expected["output"], rtol=0, atol=0, equal_nan=True)
 
 
@@ -140,6 +135,7 @@ def test_inputs_stay_as_they_were(splits: int) -> None:
     inputs = make_inputs(CASES[4])
     tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
     tensors |= {"page_key": inputs["pages"].key, "page_value": inputs["pages"].value}
+    tensors |= {name: x for name, x in vars(inputs["rows"]).items() if x is not None}
     del tensors["output"]
     before = {name: x.clone() for name, x in tensors.items()}
     tree_attention(**inputs, splits=splits)
@@ -150,7 +146,7 @@ def test_inputs_stay_as_they_were(splits: int) -> None:
 @pytest.mark.parametrize("splits", (1, 2))
 def test_a_row_that_sees_nothing_gives_zeros(splits: int) -> None:
     inputs = make_inputs(verify_case("blind", (0, 20), (5, 5), heads=2, kv_heads=1))
-    inputs["visible"][:, 3] = False
+    inputs["rows"].visible[:, 3] = False
     tree_attention(**inputs, splits=splits)
     assert (inputs["output"][3] == 0).all()
     assert (inputs["output"][[0, 1, 2, 4, 5, 6, 7, 8, 9]] != 0).all()
@@ -158,7 +154,7 @@ def test_a_row_that_sees_nothing_gives_zeros(splits: int) -> None:
 
 def test_a_request_whose_rows_all_see_nothing_gives_zeros() -> None:
     inputs = make_inputs(verify_case("blind", (0, 20), (5, 5)))
-    inputs["visible"][:] = False
+    inputs["rows"].visible[:] = False
     tree_attention(**inputs)
     assert (inputs["output"][:5] == 0).all()
     assert inputs["output"][5:].isfinite().all()
@@ -166,7 +162,7 @@ def test_a_request_whose_rows_all_see_nothing_gives_zeros() -> None:
 
 def test_nan_in_a_live_key_shows_in_the_rows_that_see_it_and_only_there() -> None:
     inputs = make_inputs(verify_case("nan", (20,), (4,), heads=2, kv_heads=1))
-    inputs["visible"][0] = torch.eye(4, dtype=torch.bool)
+    inputs["rows"].visible[0] = torch.eye(4, dtype=torch.bool)
     inputs["key"][2] = torch.nan
     tree_attention(**inputs)
     assert inputs["output"][2].isnan().all()
@@ -176,7 +172,7 @@ def test_nan_in_a_live_key_shows_in_the_rows_that_see_it_and_only_there() -> Non
 @pytest.mark.parametrize("splits", (1, 3))
 def test_nan_in_a_prefix_key_shows_in_every_row(splits: int) -> None:
     inputs = make_inputs(verify_case("nan", (70, 70), (4, 4), heads=2, kv_heads=1))
-    inputs["pages"].key[inputs["block_table"][1, 1].item(), 0, 2] = torch.nan
+    inputs["pages"].key[inputs["rows"].block_table[1, 1].item(), 0, 2] = torch.nan
     tree_attention(**inputs, splits=splits)
     assert inputs["output"][4:].isnan().all()
     assert not inputs["output"][:4].isnan().any()

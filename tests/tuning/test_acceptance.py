@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 from vllm_eagle_pangu.tuning.acceptance import NEVER, Growth, Recording, step_lengths
 
@@ -28,7 +29,7 @@ def drafted_scores(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def grown(levels, shape: TreeShape):
-    grower = TreeGrower(shape)
+    grower = TreeGrower(shape, Ops.bind("reference"))
     grower.grow_first(*levels[0])
     for scores, tokens in levels[1 : shape.depth]:
         grower.grow(scores, tokens)

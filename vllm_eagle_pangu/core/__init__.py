@@ -3,6 +3,6 @@
 
 `shape.TreeShape` says how large a tree is, chosen for each request by a `policy.TreePolicy`;
 `draft.TreeGrower` grows candidates level by level into a `tree.TreeBatch` of M+1 rows with the root
-in row 0; `mask` says which rows see which; `paths.AcceptedPaths` is what a step accepted; `ops.Ops`
-are the kernels that an engine chose.
+in row 0; `paths.AcceptedPaths` is what a step accepted; `ops.Ops` are the kernels that an engine
+chose.
 """

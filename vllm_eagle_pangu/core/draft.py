@@ -3,23 +3,20 @@
 
 import torch
 
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.tree_build import tree_build
-from vllm_eagle_pangu.kernels.tree_expand import Candidates, Frontier, tree_expand
+from vllm_eagle_pangu.kernels.tree_expand import Candidates, Frontier
 
 __all__ = ["Frontier", "TreeGrower"]
 
 
 class TreeGrower:
-    """Keeps the candidates of one step: `grow_first`, D-1 times `grow`, then `finish`.
+    """Keeps the candidates of one step: `grow_first`, D-1 times `grow`, then `finish`."""
 
-    `implementation` is that of `tree_expand` and `tree_build`.
-    """
-
-    def __init__(self, shape: TreeShape, implementation: str = "reference") -> None:
+    def __init__(self, shape: TreeShape, ops: Ops) -> None:
         self.shape = shape
-        self.implementation = implementation
+        self.ops = ops
         self._candidates: Candidates
         self._frontier: Frontier | None = None
 
@@ -31,7 +28,7 @@ class TreeGrower:
         """
         batch, width = tokens.shape
         assert width == self.shape.width and self._frontier is None, (width, self.shape)
-        self._candidates = Candidates.empty(batch, self.shape, tokens.device)
+        self._candidates = Candidates.empty(batch, width, self.shape.depth, tokens.device)
         return self._expand(scores, tokens)
 
     def grow(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
@@ -46,13 +43,18 @@ class TreeGrower:
     def finish(self, root_tokens: torch.Tensor) -> TreeBatch:
         """The best M candidates of all levels as trees under `root_tokens: [B] int64`."""
         assert self._frontier is not None and self._frontier.level == self.shape.depth, self.shape
-        kept = self._candidates
-        return tree_build(
-            root_tokens, kept.tokens, kept.scores, kept.parents, self.shape, self.implementation
+        kept, shape = self._candidates, self.shape
+        trees = self.ops.tree_build(
+            root_tokens,
+            kept.tokens,
+            kept.scores,
+            kept.parents,
+            shape.width,
+            shape.depth,
+            shape.nodes,
         )
+        return TreeBatch.of(trees, shape.depth)
 
     def _expand(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
-        self._frontier = tree_expand(
-            self._candidates, self._frontier, scores, tokens, self.implementation
-        )
+        self._frontier = self.ops.tree_expand(self._candidates, self._frontier, scores, tokens)
         return self._frontier

@@ -7,8 +7,6 @@ from functools import partial
 
 import torch
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels import (
     draft_batch,
     kv_commit,
@@ -19,6 +17,8 @@ from vllm_eagle_pangu.kernels import (
     tree_expand,
 )
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
+from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_build import Trees
 from vllm_eagle_pangu.kernels.tree_expand import Frontier
 
 _BY_IMPLEMENTATION = (draft_batch, kv_commit, top_children, tree_accept, tree_build, tree_expand)
@@ -36,7 +36,7 @@ class Ops:
     draft_batch: Callable[..., DraftRows]
     top_children: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     tree_expand: Callable[..., Frontier]
-    tree_build: Callable[..., TreeBatch]
+    tree_build: Callable[..., Trees]
     tree_attention: Callable[..., None]
     tree_accept: Callable[..., AcceptedPaths]
     commit_slots: Callable[..., torch.Tensor]

@@ -8,33 +8,21 @@ from functools import cached_property
 import torch
 from torch.nn.functional import pad
 
-from vllm_eagle_pangu.core.indices import index_range
-from vllm_eagle_pangu.core.mask import ancestor_table, child_links, pack_bits, visible_rows
+from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.kernels.mask import ancestor_table, visible_rows
+from vllm_eagle_pangu.kernels.tree_build import Trees
 
 
-@dataclass
-class TreeBatch:
-    """B trees of R = M+1 rows: the root in row 0, nodes in topological order, then padding.
+@dataclass(frozen=True)
+class TreeBatch(Trees):
+    """B trees of R rows, none deeper than `max_depth`: D."""
 
-    A parent's row is smaller than its children's, so the first n nodes are a tree for any n.
-    Padding rows have token 0, parent 0, depth 0 and score -inf, and no valid row sees them.
-
-    `tokens: [B, R] int64`; column 0 holds the root tokens.
-    `parent: [B, R] int64`: row of the parent; 0 for the root.
-    `depth: [B, R] int64`: 0 at the root, at most `max_depth`.
-    `valid: [B, R] bool`: root and nodes, not padding.
-    `visible: [B, R, R] bool`: see `mask.visible_rows`.
-    `score: [B, R] float32`: cumulative draft log-probability, 0 at the root.
-    `max_depth`: D.
-    """
-
-    tokens: torch.Tensor
-    parent: torch.Tensor
-    depth: torch.Tensor
-    valid: torch.Tensor
-    visible: torch.Tensor
-    score: torch.Tensor
     max_depth: int
+
+    @classmethod
+    def of(cls, trees: Trees, max_depth: int) -> "TreeBatch":
+        """The same trees, of which `max_depth` is known."""
+        return cls(**vars(trees), max_depth=max_depth)
 
     @classmethod
     def from_parents(
@@ -95,23 +83,8 @@ class TreeBatch:
 
     @cached_property
     def ancestors(self) -> torch.Tensor:
-        """`[B, D+1, R] int64`: see `mask.ancestor_table`."""
+        """`[B, D+1, R] int64`: see `kernels.mask.ancestor_table`."""
         return ancestor_table(self.parent, self.max_depth)
-
-    @cached_property
-    def visible_bits(self) -> torch.Tensor:
-        """`[B, R, ceil(R / 32)] int32`: `visible` packed, see `mask.pack_bits`."""
-        return pack_bits(self.visible)
-
-    @cached_property
-    def first_child(self) -> torch.Tensor:
-        """`[B, R] int64`: lowest row among a row's children, 0 for none."""
-        return child_links(self.parent, self.valid)[0]
-
-    @cached_property
-    def next_sibling(self) -> torch.Tensor:
-        """`[B, R] int64`: next row with the same parent, 0 for none."""
-        return child_links(self.parent, self.valid)[1]
 
     def positions(self, prefix_len: torch.Tensor) -> torch.Tensor:
         """`[B, R] int64`: rotary positions behind `prefix_len: [B]` committed tokens."""

@@ -91,22 +91,8 @@ class TreeAttentionMixin(AttentionImpl):
             key, value = rows.store(self.scratch, key, value)
             if self.window is not None:
                 rows = rows.within(self.window)
-            self.attend(
-                query,
-                key,
-                value,
-                self.pages(layer, kv_cache),
-                rows.block_table,
-                rows.prefix_len,
-                rows.query_start,
-                rows.query_count,
-                rows.key_start,
-                rows.key_count,
-                rows.visible,
-                self.scale,
-                output,
-                prefix_start=rows.prefix_start,
-            )
+            pages = self.pages(layer, kv_cache)
+            self.attend(query, key, value, pages, rows, self.scale, output)
         return output
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from vllm.v1.spec_decode.eagle import EagleProposer
 
-from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.engine.head_pass import TreeOnlyMetadata, head_pass
+from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.extend import Extension
 from vllm_eagle_pangu.step.head import States
 from vllm_eagle_pangu.step.rows import LayerScratch, LevelRows

@@ -9,9 +9,9 @@ import torch
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.sampler import Sampler
 
-from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
+from vllm_eagle_pangu.kernels.indices import index_range
 
 # Rows x vocabulary from which on greedy draws on CPU follow the walk: a level costs about 0.2 ms
 # of calls, a million logits about 1 ms, and the walk reads one row of a tree per level.

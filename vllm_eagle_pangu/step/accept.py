@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.place import Placed, PlacedTrees
 
 
@@ -41,8 +41,9 @@ def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepte
     """
     if placed.trees is None:
         return Accepted(placed, None, AcceptedPaths.of_roots(drawn, depth))
-    draws = drawn[_logit_rows(placed, placed.trees)]
-    trees = AcceptedTrees(draws, ops.tree_accept(placed.trees.tree, draws, depth))
+    tree, draws = placed.trees.tree, drawn[_logit_rows(placed, placed.trees)]
+    walked = ops.tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth)
+    trees = AcceptedTrees(draws, walked)
     if placed.covers_batch:
         return Accepted(placed, trees, trees.paths)
     paths = AcceptedPaths.of_roots(drawn[placed.first_logits], depth)

@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+from vllm_eagle_pangu.core.paths import check_paths
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.place import Placed
 
@@ -28,4 +29,4 @@ class Checks:
     def accepted(self, accepted: Accepted) -> None:
         """Raises AssertionError naming the invariant that does not hold."""
         if self.always and accepted.placed.trees is not None and accepted.trees is not None:
-            accepted.trees.paths.check(accepted.placed.trees.tree, accepted.trees.draws)
+            check_paths(accepted.trees.paths, accepted.placed.trees.tree, accepted.trees.draws)

@@ -35,7 +35,7 @@ def commit(accepted: Accepted, pages: Pages, ops: Ops) -> Committed:
     if placed is None or trees is None:
         return Committed({})
     slots = {
-        group: ops.commit_slots(trees.paths, placed.slots_by_position(linear), placed.tree.rows)
+        group: ops.commit_slots(trees.paths.rows, placed.slots_by_position(linear))
         for group, linear in accepted.placed.view.slots.items()
     }
     pages.write({group: placed.of_scheduled(of_tree) for group, of_tree in slots.items()})

@@ -8,10 +8,10 @@ from itertools import chain
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.core.indices import causal
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
+from vllm_eagle_pangu.kernels.indices import causal
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.rows import ChainRows

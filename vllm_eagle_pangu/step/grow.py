@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
-from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.extend import Extended
 from vllm_eagle_pangu.step.head import Head, Limits
 from vllm_eagle_pangu.step.rows import LevelRows
@@ -57,7 +57,7 @@ def grow_shape(
     prefix_start = limits.prefix_start(extended.prefix_len)
     request = index_range(batch, prefix.device).int()
     first_query, first_key = request * width, request * limits.scratch_rows
-    grower = TreeGrower(shape, ops.implementation)
+    grower = TreeGrower(shape, ops)
     frontier = grower.grow_first(*head.children(extended.last, width))
     hidden = extended.state.repeat_interleave(width, 0)
     for level in range(shape.depth - 1):

@@ -8,10 +8,10 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.core.indices import index_range
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.core.uploads import upload
+from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.view import BatchView
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an attention layer needs to know of the trees in a batch, and where it keeps their K/V."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.core.indices import index_range
+from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.kernels.tree_attention import AttentionRows
 
 
 @dataclass
@@ -34,25 +35,12 @@ class LayerScratch:
         return self.key.nbytes + self.value.nbytes
 
 
-@dataclass
-class TreeRows:
-    """Tree rows of one forward pass, in the terms of `kernels.tree_attention`; T requests.
+@dataclass(frozen=True)
+class TreeRows(AttentionRows):
+    """Tree rows of one forward pass."""
 
-    `block_table: [T, P] int32`, `prefix_len`, `query_start`, `query_count`, `key_start`,
-    `key_count: [T] int32`, `visible: [T, Rq, Rk] bool`; `prefix_start: [T] int32`, None to attend
-    the whole prefix.
-    """
-
-    block_table: torch.Tensor
-    prefix_len: torch.Tensor
-    query_start: torch.Tensor
-    query_count: torch.Tensor
-    key_start: torch.Tensor
-    key_count: torch.Tensor
-    visible: torch.Tensor
     # True when every row of the batch belongs to a tree: vLLM's own op is then not called.
     covers_batch: bool
-    prefix_start: torch.Tensor | None = field(default=None, kw_only=True)
 
     def store(
         self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
@@ -69,7 +57,7 @@ class TreeRows:
         raise AssertionError("only the drafter's layers may have a window")
 
 
-@dataclass
+@dataclass(frozen=True)
 class ChainRows(TreeRows):
     """Rows of each request that follow each other behind its prefix, all with their causal mask."""
 
@@ -92,7 +80,7 @@ class ChainRows(TreeRows):
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class VerifyRows(TreeRows):
     """Rows [root, node 1..M] of each tree in the target's forward; K/V kept for the commit."""
 
@@ -110,7 +98,7 @@ class VerifyRows(TreeRows):
         return key, value
 
 
-@dataclass
+@dataclass(frozen=True)
 class LevelRows(TreeRows):
     """W rows per request of one drafter pass; they attend the levels above in the scratch."""
 

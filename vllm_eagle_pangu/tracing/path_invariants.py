@@ -84,8 +84,9 @@ def _check_walk(request: DumpedRequest, path: DumpedPath, tree: DumpedTree) -> I
     draws = request.draws
     if draws is None or len(draws) != tree.rows or not tree.well_linked:
         return
-    depth = len(path.rows) - 1
-    walk = tree_accept(tree.batch(), torch.tensor([draws]), depth, implementation="reference")
+    depth, batch = len(path.rows) - 1, tree.batch()
+    drawn = torch.tensor([draws])
+    walk = tree_accept(batch.tokens, batch.parent, batch.valid, drawn, depth, "reference")
     expected = _accepted(walk)
     if expected != path.accepted:
         pairs = list(zip(expected, path.accepted, strict=False))

@@ -5,8 +5,6 @@ import functools
 
 import torch
 
-from vllm_eagle_pangu.core.shape import TreeShape
-
 
 @functools.lru_cache(maxsize=256)
 def index_range(size: int, device: torch.device) -> torch.Tensor:
@@ -27,7 +25,7 @@ def causal(size: int, device: torch.device) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def candidate_levels(shape: TreeShape, device: torch.device) -> torch.Tensor:
+def candidate_levels(width: int, depth: int, device: torch.device) -> torch.Tensor:
     """`[C + 2] int64`: depth of the root, of each candidate in level order, and 0 for padding."""
-    deeper = [level for level in range(2, shape.depth + 1) for _ in range(shape.width**2)]
-    return torch.tensor([0] + [1] * shape.width + deeper + [0], device=device)
+    deeper = [level for level in range(2, depth + 1) for _ in range(width**2)]
+    return torch.tensor([0] + [1] * width + deeper + [0], device=device)
