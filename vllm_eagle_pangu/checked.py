@@ -57,10 +57,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def checked(kind: Any, content: object, key: str = "") -> Any:
-    """`content`, what YAML or JSON hold, as an instance of `kind`.
+    """`content`, what YAML or JSON hold, as an instance of `kind`; `key` is what holds it.
 
-    Raises ValueError for what does not fit: names the key (below `key`), the value, the mend. A
-    ValueError that a dataclass raises itself in __post_init__ is in that form already.
+    Raises ValueError for what does not fit: names the key, the value and the mend. Of its own
+    checks a dataclass raises that `refusal` in __post_init__; a field's validator raises a
+    PydanticCustomError that has the mend in its context.
     """
     try:
         # As JSON, for there a list is a tuple even to strict types.
@@ -82,7 +83,9 @@ def _refused(kind: Any, found: ErrorDetails, prefix: str) -> ValueError:
         names = [key.removesuffix(str(path[-1])) + name for name in _names(kind, path[:-1])]
         return unknown_key(key, found["input"], names)
     value = None if found["type"] == "missing" else found["input"]
-    problem, mend = _TEXTS.get(found["type"], (found["msg"], context.get("mend", "change it")))
+    if found["type"] not in _TEXTS:
+        return refusal(key, value, found["msg"], context.get("mend", "change it"))
+    problem, mend = _TEXTS[found["type"]]
     words = {"key": key, "value": value, "kind": type(value).__name__}
     words |= {name: str(word).replace("'", '"') for name, word in context.items()}
     return refusal(key, value, problem.format_map(words), mend.format_map(words))
