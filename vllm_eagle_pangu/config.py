@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the user may say about trees in `speculative_config`, checked."""
 
-import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from vllm_eagle_pangu.checked import CHECKED, Count, checked, refusal, unknown_key
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.core.policy import TreePolicy
@@ -19,46 +23,32 @@ ATTRIBUTE = "eagle_pangu"
 # vLLM's MAX_SPEC_LEN: its samplers and metrics are sized for at most this many drafts.
 MAX_NODES = 128
 
-# Of a run's trace lines.
+# Of a run's trace lines; less than the least would not hold the lines of one wide tree.
 DEFAULT_MAX_BYTES = 256 * 2**20
-
-POLICIES = ("dynamic", "chain")
-VERIFY_MODES = ("performance", "reference")
+LEAST_MAX_BYTES = 2**16
 
 
-def refusal(key: str, value: object, problem: str, mend: str) -> ValueError:
-    """The one form of our user errors: the key, its value, what is wrong and how to mend it."""
-    return ValueError(f"{METHOD}: {key}={value!r}: {problem}; {mend}")
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class TreeConfig:
     """The tree keys of `speculative_config`; see the README for what each one does.
 
     Raises ValueError for a value of the wrong type or range, or a budget the tree cannot hold.
     """
 
-    num_speculative_tokens: int = 16
-    tree_depth: int = 5
-    tree_width: int = 4
-    tree_policy: str = "dynamic"
-    verify_mode: str = "performance"
-    drafter_window: int | None = None
-    trace_dir: str | None = None
-    trace_sample_rate: float = 1.0
-    trace_max_bytes: int = DEFAULT_MAX_BYTES
+    num_speculative_tokens: Count = 16
+    tree_depth: Count = 5
+    tree_width: Count = 4
+    tree_policy: Literal["dynamic", "chain"] = "dynamic"
+    verify_mode: Literal["performance", "reference"] = "performance"
+    drafter_window: Count | None = None
+    trace_dir: Annotated[str, Field(min_length=1)] | None = None
+    trace_sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+    trace_max_bytes: Annotated[int, Field(ge=LEAST_MAX_BYTES)] = DEFAULT_MAX_BYTES
 
     def __post_init__(self) -> None:
-        for key, example in _EXAMPLES.items():
-            _check_positive(key, getattr(self, key), example)
-        _check_choice("tree_policy", self.tree_policy, POLICIES)
-        _check_choice("verify_mode", self.verify_mode, VERIFY_MODES)
         if self.tree_policy == "chain":
             self._check_chain()
         self._check_budget()
-        if self.drafter_window is not None:
-            _check_positive("drafter_window", self.drafter_window, 256)
-        self.trace()
 
     @classmethod
     def split(
@@ -74,7 +64,7 @@ class TreeConfig:
         host = set(host_keys) - own
         for key, value in spec.items():
             if key not in own | host:
-                raise _unknown_key(key, value, own | host)
+                raise unknown_key(key, value, own | host)
         if not isinstance(spec.get("model"), str) or not spec["model"]:
             raise refusal(
                 "model",
@@ -83,7 +73,8 @@ class TreeConfig:
                 'set "model" in speculative_config to the folder or hub name of a head '
                 "trained for the target",
             )
-        tree = cls(**_defaults({k: v for k, v in spec.items() if k in own and v is not None}))
+        given = {key: value for key, value in spec.items() if key in own and value is not None}
+        tree: TreeConfig = checked(cls, _defaults(given))
         rest = {key: value for key, value in spec.items() if key in host}
         rest["method"] = HOST_METHOD
         rest["num_speculative_tokens"] = tree.num_speculative_tokens
@@ -150,10 +141,6 @@ def tree_config(vllm_config: Any) -> TreeConfig | None:
     return getattr(vllm_config.speculative_config, ATTRIBUTE, None)
 
 
-# Keys that count something, with the value that an error suggests where the given one is no number.
-_EXAMPLES = {"num_speculative_tokens": 16, "tree_depth": 5, "tree_width": 4}
-
-
 def _capacity(width: int, depth: int) -> int:
     return width + (depth - 1) * width * width
 
@@ -176,32 +163,3 @@ def _defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _check_positive(key: str, value: object, example: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        kind = type(value).__name__
-        raise refusal(
-            key, value, f"must be a whole number, not {kind}", f'write "{key}": {example}'
-        )
-    if value < 1:
-        raise refusal(
-            key, value, "must be at least 1", f'set "{key}" to 1 or more in speculative_config'
-        )
-
-
-def _check_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        names = " or ".join(f'"{choice}"' for choice in choices)
-        raise refusal(key, value, "no such choice", f'set "{key}" to {names}')
-
-
-def _unknown_key(key: str, value: object, known: set[str]) -> ValueError:
-    close = difflib.get_close_matches(key, sorted(known), n=3, cutoff=0.6)
-    mend = " or ".join(f'"{name}"' for name in close)
-    return refusal(
-        key,
-        value,
-        "speculative_config has no such key",
-        f"did you mean {mend}? Otherwise remove it" if mend else "remove it",
-    )

@@ -41,8 +41,8 @@ def test_only_picks_among_the_sections_in_their_order(tmp_path):
         ({"prompts": {"cuont": 5}}, r"prompts\.cuont=5: .*\"prompts\.count\""),
         ({"tokens": "many"}, r"tokens='many': must be a whole number, not str"),
         ({"tokens": True}, r"tokens=True: must be a whole number, not bool"),
-        ({"repeats": 0}, r"repeats=0: must be above 0"),
-        ({"hosts": 1}, r"hosts=1: "),
+        ({"repeats": 0}, r"repeats=0: must be at least 1"),
+        ({"hosts": 1}, r"hosts=1: must be at least 2; set \"hosts\" to 2 or more"),
         ({"engine": 3}, r"engine=3: must be a section"),
         ({"engine": {"dtype": "half"}}, r"engine\.dtype='half': no such choice"),
         ({"tokens": 2000}, r"tokens=2000: leaves no room"),
@@ -50,13 +50,13 @@ def test_only_picks_among_the_sections_in_their_order(tmp_path):
         ({"prompts": {"source": "gsm8k"}}, r"prompts\.source='gsm8k'"),
         ({"prompts": {"source": "humaneval"}}, r"prompts\.path=None: humaneval does not"),
         ({"throughput": {"chains": 4}}, r"throughput\.chains=4: must be a list; write \[4\]"),
-        ({"throughput": {"chains": [0]}}, r"throughput\.chains=0"),
+        ({"throughput": {"chains": [0]}}, r"throughput\.chains\[0\]=0: must be at least 1"),
         ({"throughput": {"trees": [[4, 5]]}}, r"throughput\.trees\[0\]=\[4, 5\]: a tree is W, D"),
         ({"throughput": {"trees": [[2, 2, 64]]}}, r"throughput\.trees\[0\]=.*at most 6 nodes"),
         ({"budget": {"nodes": [200]}}, r"budget\.nodes\[0\]=\[4, 5, 200\]"),
-        ({"window": {"windows": [0]}}, r"window\.windows\[0\]=0: must be above 0"),
+        ({"window": {"windows": [0]}}, r"window\.windows\[0\]=0: must be at least 1"),
         ({"concurrency": {"levels": [1, "two"]}}, r"concurrency\.levels\[1\]='two'"),
-        ({"temperature": {"temperatures": [-1]}}, r"temperature\.temperatures\[0\]=-1\.0"),
+        ({"temperature": {"temperatures": [-1]}}, r"temperature\.temperatures\[0\]=-1: must be"),
         (
             {"temperature": {}, "engine": {"max_num_batched_tokens": 64}},
             r"engine\.max_num_batched_tokens=64: .*set it to max_model_len=1152",
@@ -66,6 +66,10 @@ def test_only_picks_among_the_sections_in_their_order(tmp_path):
 def test_what_does_not_fit_is_refused_by_name(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         load(tmp_path, **content)
+
+
+def test_a_section_that_is_always_there_may_be_empty(tmp_path):
+    assert load(tmp_path, engine=None, prompts=None) == load(tmp_path)
 
 
 def test_a_file_that_holds_no_keys_is_refused(tmp_path):

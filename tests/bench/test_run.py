@@ -63,4 +63,4 @@ def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):
     path.write_text(json.dumps({"repeats": 0}))
     arguments = argparse.Namespace(config=path, out=tmp_path, resume=False, only=None, compare=None)
     assert run(arguments) == 2
-    assert "repeats=0: must be above 0; set" in capsys.readouterr().err
+    assert "repeats=0: must be at least 1; set" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 from vllm_eagle_pangu.tracing.report.comparison import read_methods
 from vllm_eagle_pangu.tracing.report.explorer import explorer_data
-from vllm_eagle_pangu.tracing.report.markup import microseconds
+from vllm_eagle_pangu.tracing.report.quantities import microseconds
 from vllm_eagle_pangu.tracing.report.recording import Step, find_run, read_recording
 from vllm_eagle_pangu.tracing.report.statistics import Share, statistics_of
 
@@ -193,9 +193,13 @@ def test_of_several_runs_one_must_be_chosen(tmp_path: Path):
     [
         ("{", "not JSON"),
         ("[]", 'no list "methods"'),
-        ('{"methods": [{"tau": 1, "speedup": 1}]}', "without a name"),
-        ('{"methods": [{"name": "x", "tau": null, "speedup": 1}]}', "tau of method 'x' is None"),
-        ('{"methods": [{"name": "x", "tau": 1, "speedup": -1}]}', "speedup of method 'x' is -1"),
+        ('{"methods": [{"tau": 1, "speedup": 1}]}', r"methods\[0\]\.name=None: is missing; set"),
+        (
+            '{"methods": [{"name": "x", "tau": null, "speedup": 1}]}',
+            r"\[0\]\.tau=None: must be a number",
+        ),
+        ('{"methods": [{"name": "x", "tau": Infinity, "speedup": 1}]}', "must be a finite number"),
+        ('{"methods": [{"name": "x", "tau": 1, "speedup": -1}]}', r"speedup=-1: must be above 0"),
     ],
 )
 def test_a_broken_comparison_is_refused(tmp_path: Path, content, problem):

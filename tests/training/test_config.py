@@ -19,14 +19,18 @@ def written(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("run_dir: r\nheadd: {}\n", "unknown key 'headd': use one of .*head"),
-        ("run_dir: r\nhead: {taps: [1], draft_vocab_size: 8, tapz: 1}\n", "'head.tapz'"),
-        ("run_dir: r\nhead: {taps: [1]}\n", "missing key 'head.draft_vocab_size'"),
-        ("seed: 1\n", "missing key 'run_dir'"),
-        ("run_dir: r\ngenerate: {samples: many}\n", "generate.samples='many' must be int"),
+        ("run_dir: r\nheadd: {}\n", 'headd={}: there is no such key; did you mean "head"'),
+        (
+            "run_dir: r\nhead: {taps: [1], draft_vocab_size: 8, tapz: 1}\n",
+            'head.tapz=1: there is no .*"head.taps"',
+        ),
+        ("run_dir: r\nhead: {taps: [1]}\n", "head.draft_vocab_size=None: is missing; set"),
+        ("seed: 1\n", 'run_dir=None: is missing; set "run_dir"'),
+        ("run_dir: r\ngenerate: {samples: many}\n", "generate.samples='many': must be a whole"),
+        ("run_dir: r\ngenerate: {samples: 0}\n", "generate.samples=0: must be at least 1; set"),
         ("run_dir: r\ngenerate: {temperatures: 0.0}\n", r"write \[0.0\]"),
         ("run_dir: r\ntexts: [a]\ncorpus: {}\n", "keep one of them"),
-        ("run_dir: r\ntarget_model: t\ntarget: {}\n", "target_model='t'"),
+        ("run_dir: r\ntarget_model: t\ntarget: {}\n", "target_model='t': .*; keep target_model"),
     ],
 )
 def test_bad_keys_and_values_are_named(tmp_path, text, message):
@@ -42,7 +46,7 @@ def test_sections_become_typed_and_absent_stages_stay_none(tmp_path):
 
 def test_command_reports_a_bad_file_on_stderr_and_returns_2(tmp_path, capsys):
     assert run(Namespace(config=written(tmp_path, "run_dir: r\nfoo: 1\n"))) == 2
-    assert "unknown key 'foo'" in capsys.readouterr().err
+    assert "foo=1: there is no such key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(Path("configs/train").glob("*.yaml"), key=str))

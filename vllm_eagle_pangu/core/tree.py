@@ -12,6 +12,8 @@ from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.mask import ancestor_table, visible_rows
 from vllm_eagle_pangu.kernels.tree_build import Trees
 
+MASK = "tree: a row sees itself and its ancestors"
+
 
 @dataclass(frozen=True)
 class TreeBatch(Trees):
@@ -149,29 +151,38 @@ class TreeBatch(Trees):
         Raises:
             AssertionError: names the invariant that does not hold.
         """
+        for invariant, held in self.invariants().items():
+            assert bool(held.all()), invariant
+
+    def invariants(self) -> dict[str, torch.Tensor]:
+        """By name, which rows keep the invariant: `[B, R] bool`. Any values are taken."""
         row = index_range(self.rows, self.parent.device)
-        node = self.valid.clone()
-        node[:, 0] = False
-        padding = ~self.valid
-        parent_valid = self.valid.gather(1, self.parent.clamp(0, self.rows - 1))
-        parent_depth = self.depth.gather(1, self.parent.clamp(0, self.rows - 1))
-        holds = {
-            "the root is row 0, valid, its own parent, at depth 0": (
-                self.valid[:, 0] & (self.parent[:, 0] == 0) & (self.depth[:, 0] == 0)
+        node = self.valid & (row > 0)
+        is_row = (self.parent >= 0) & (self.parent < self.rows)
+        parent = self.parent.where(is_row, row)
+        linked = node & is_row
+        # Upwards as far as it goes: who never comes to the root has no ancestors to be told.
+        ancestors = ancestor_table(parent.masked_fill(row == 0, 0), self.rows - 1)
+        ancestors = ancestors.where(self.valid[:, None], 0)
+        endless = ancestors[:, -1] != 0
+        return {
+            "tree: the root is row 0, valid, its own parent, at depth 0": (
+                (row > 0) | (self.valid & (self.parent == 0) & (self.depth == 0))
             ),
-            "parents are rows": (self.parent >= 0) & (self.parent < self.rows),
-            "no cycle: a node's parent comes before it": ~node | (self.parent < row),
-            "a node's parent is valid": ~node | parent_valid,
-            "a node is one deeper than its parent": ~node | (self.depth == parent_depth + 1),
-            "no node is deeper than max_depth": self.depth <= self.max_depth,
-            "padding comes after the nodes": self.valid[:, :-1] | padding[:, 1:],
-            "padding has token, parent and depth 0": (
+            "tree: parents are rows": is_row,
+            "tree: no cycle: a node's parent comes before it": ~node | (self.parent < row),
+            "tree: a node's parent is valid": ~linked | self.valid.gather(1, parent),
+            "tree: a node is one deeper than its parent": (
+                ~linked | (self.depth == self.depth.gather(1, parent) + 1)
+            ),
+            "tree: no node is deeper than max_depth": self.depth <= self.max_depth,
+            "tree: padding comes after the nodes": (
+                ~self.valid | pad(self.valid[:, :-1], (1, 0), value=True)
+            ),
+            "tree: padding has token, parent and depth 0": (
                 self.valid | ((self.tokens == 0) & (self.parent == 0) & (self.depth == 0))
             ),
-            "exactly the padding scores -inf": padding == (self.score == -torch.inf),
-            "no score is NaN": ~self.score.isnan(),
+            "tree: exactly the padding scores -inf": self.valid == (self.score != -torch.inf),
+            "tree: no score is NaN": ~self.score.isnan(),
+            MASK: endless | (self.visible == visible_rows(ancestors, self.valid)).all(dim=2),
         }
-        for invariant, held in holds.items():
-            assert bool(held.all()), f"tree: {invariant}"
-        expected = visible_rows(self.ancestors, self.valid)
-        assert torch.equal(self.visible, expected), "tree: a row sees itself and its ancestors"

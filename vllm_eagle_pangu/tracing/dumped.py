@@ -76,7 +76,7 @@ class DumpedTree:
             tokens=torch.tensor([self.tokens]),
             parent=torch.tensor([self.parent]),
             depth=torch.tensor([self.depth]),
-            valid=torch.tensor([self.valid]),
+            valid=torch.tensor([self.valid], dtype=torch.bool),
             visible=torch.tensor([self.visible]),
             score=torch.tensor([self.score], dtype=torch.float32),
             max_depth=self.max_depth,
@@ -165,7 +165,7 @@ def read_dump(path: str | Path) -> Dump:
             requests=[_request(request) for request in record["requests"]],
             unreadable=record["unreadable"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise _no_dump(path, f"{type(error).__name__}: {error}") from error
 
 
@@ -201,6 +201,9 @@ def _tree(record: Mapping[str, Any]) -> DumpedTree:
     lengths |= {len(tree.visible), *map(len, tree.visible)}
     if lengths != {tree.rows}:
         raise ValueError(f"a tree of {tree.rows} tokens has another number of rows elsewhere")
+    if {type(value) for value in (*tree.tokens, *tree.parent, *tree.depth)} != {int}:
+        raise ValueError("a tree's tokens, parents and depths are not whole numbers")
+    tree.batch()
     return tree
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training YAML: frozen dataclasses, one per stage; unknown keys are refused.
+"""The training YAML: a section per stage; what does not fit is refused by key, value and mend.
 
 A file has general keys and a section for each stage it runs:
 
@@ -13,14 +13,13 @@ A file has general keys and a section for each stage it runs:
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from vllm_eagle_pangu.checked import CHECKED, Count, checked, read_yaml
+from vllm_eagle_pangu.config import refusal
 
 DEFAULT_PACKAGES = (
     "stdlib",
@@ -55,96 +54,96 @@ DEFAULT_PACKAGES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class CorpusConfig:
     """Stage `corpus`: Python files of installed packages, a BPE, the held-out part."""
 
     packages: tuple[str, ...] = DEFAULT_PACKAGES
-    vocab_size: int = 6144
-    max_length: int = 2048
-    max_file_bytes: int = 150_000
-    max_package_bytes: int = 2_000_000
-    held_out_stdlib: int = 80
+    vocab_size: Count = 6144
+    max_length: Count = 2048
+    max_file_bytes: Count = 150_000
+    max_package_bytes: Count = 2_000_000
+    held_out_stdlib: NonNegativeInt = 80
     """Of 1000 standard-library files, how many stay out of training."""
-    held_out_packages: int = 15
-    held_out_prompts: int = 128
+    held_out_packages: NonNegativeInt = 15
+    held_out_prompts: NonNegativeInt = 128
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class TargetConfig:
     """Stage `target`: an openPangu-architecture model trained from nothing."""
 
-    hidden_size: int = 384
-    intermediate_size: int = 1024
-    layers: int = 6
-    heads: int = 6
-    kv_heads: int = 2
-    head_dim: int = 64
-    max_positions: int = 2048
-    rope_theta: float = 10000.0
-    sequence_length: int = 512
-    long_sequence_length: int = 1024
+    hidden_size: Count = 384
+    intermediate_size: Count = 1024
+    layers: Count = 6
+    heads: Count = 6
+    kv_heads: Count = 2
+    head_dim: Count = 64
+    max_positions: Count = 2048
+    rope_theta: PositiveFloat = 10000.0
+    sequence_length: Count = 512
+    long_sequence_length: Count = 1024
     long_from: float = 0.75
     """Progress from which windows have the long length."""
-    tokens_per_step: int = 8192
-    micro_batch_tokens: int = 4096
-    matrix_lr: float = 0.02
-    other_lr: float = 0.003
+    tokens_per_step: Count = 8192
+    micro_batch_tokens: Count = 4096
+    matrix_lr: PositiveFloat = 0.02
+    other_lr: PositiveFloat = 0.003
     warmup: float = 0.02
     hold: float = 0.3
-    max_grad_norm: float = 1.0
-    max_tokens: int | None = None
-    max_minutes: float | None = None
-    save_minutes: float = 5.0
-    log_every: int = 10
+    max_grad_norm: PositiveFloat = 1.0
+    max_tokens: Count | None = None
+    max_minutes: PositiveFloat | None = None
+    save_minutes: NonNegativeFloat = 5.0
+    log_every: Count = 10
     compile: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class GenerateConfig:
     """Stage `generate`: the target continues snippets; batches cycle through the lists."""
 
-    samples: int = 2560
-    length: int = 512
+    samples: Count = 2560
+    length: Count = 512
     """Tokens of a sample, prompt included."""
-    batch: int = 64
+    batch: Count = 64
     temperatures: tuple[float, ...] = (0.0, 0.8)
-    prompt_lengths: tuple[int, ...] = (32, 64, 128, 224)
-    max_minutes: float | None = None
+    prompt_lengths: tuple[Count, ...] = (32, 64, 128, 224)
+    max_minutes: PositiveFloat | None = None
     """Stop early and keep the batches made so far."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class HeadConfig:
     """Stage `head`: an EAGLE-3 head trained with training-time test."""
 
     taps: tuple[int, ...]
     """Layer counts: tap k is the target's residual stream after k layers."""
-    draft_vocab_size: int
-    intermediate_size: int = 1024
-    rollout_steps: int = 5
+    draft_vocab_size: Count
+    intermediate_size: Count = 1024
+    rollout_steps: Count = 5
     step_decay: float = 0.8
-    batch: int = 8
+    batch: Count = 8
     corpus_share: float = 0.2
     """Share of rows that are plain corpus windows instead of the target's own outputs."""
-    matrix_lr: float = 0.02
-    other_lr: float = 0.002
+    matrix_lr: PositiveFloat = 0.02
+    other_lr: PositiveFloat = 0.002
     warmup: float = 0.02
     hold: float = 0.3
-    max_tokens: int | None = None
-    max_minutes: float | None = None
-    save_minutes: float = 3.0
-    log_every: int = 10
+    max_tokens: Count | None = None
+    max_minutes: PositiveFloat | None = None
+    save_minutes: NonNegativeFloat = 3.0
+    log_every: Count = 10
     compile: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class TrainConfig:
     """A whole run; the sections that are present are its stages."""
 
     run_dir: str
     seed: int = 0
-    threads: int | None = None
+    threads: Count | None = None
     device: str = "cpu"
     """Torch device of stages `generate` and `head`; a target is trained on the CPU."""
     target_model: str | None = None
@@ -156,13 +155,15 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if self.target is not None and self.target_model is not None:
-            raise ValueError(
-                f"target_model={self.target_model!r} and a target section are both given: "
-                "keep target_model to use a model you have, or the section to train one"
+            raise refusal(
+                "target_model",
+                self.target_model,
+                "a target section is given too",
+                "keep target_model to use a model you have, or the section to train one",
             )
         if self.corpus is not None and self.texts:
-            raise ValueError(
-                f"texts={list(self.texts)} and a corpus section are both given: keep one of them"
+            raise refusal(
+                "texts", list(self.texts), "a corpus section is given too", "keep one of them"
             )
 
 
@@ -170,46 +171,7 @@ def load_config(path: Path) -> TrainConfig:
     """Read and check a training YAML.
 
     Raises:
-        ValueError: an unknown or missing key, or a value of the wrong type.
+        ValueError: an unknown or missing key, or a bad value; names key, value and mend.
     """
-    content = yaml.safe_load(path.read_text())
-    if not isinstance(content, dict):
-        raise ValueError(f"{path.name}: expected keys and values, found {type(content).__name__}")
-    config: TrainConfig = _build(TrainConfig, content, "")
+    config: TrainConfig = checked(TrainConfig, read_yaml(path))
     return config
-
-
-def _build(kind: Any, content: dict[str, Any], prefix: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    for key in content:
-        if key not in hints:
-            raise ValueError(
-                f"unknown key {prefix + str(key)!r}: use one of {', '.join(sorted(hints))}"
-            )
-    for field in dataclasses.fields(kind):
-        if field.default is dataclasses.MISSING and field.name not in content:
-            raise ValueError(f"missing key {prefix + field.name!r}: set it")
-    values = {key: _convert(hints[key], value, prefix + key) for key, value in content.items()}
-    return kind(**values)
-
-
-def _convert(hint: Any, value: Any, key: str) -> Any:
-    if isinstance(hint, types.UnionType):
-        inner = next(kind for kind in typing.get_args(hint) if kind is not type(None))
-        if value is None:
-            return None
-        return _convert(inner, value, key)
-    if dataclasses.is_dataclass(hint):
-        if value is not None and not isinstance(value, dict):
-            raise ValueError(f"{key}={value!r} must be a section of keys and values")
-        return _build(hint, value or {}, key + ".")
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{key}={value!r} must be a list: write [{value}]")
-        item = typing.get_args(hint)[0]
-        return tuple(_convert(item, part, f"{key}[{place}]") for place, part in enumerate(value))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not hint:
-        raise ValueError(f"{key}={value!r} must be {hint.__name__}, not {type(value).__name__}")
-    return value

@@ -2,23 +2,25 @@
 """The file given with `--compare`: what each method gained over plain decoding."""
 
 import json
-import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import ConfigDict, PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from vllm_eagle_pangu.checked import CHECKED, checked
 from vllm_eagle_pangu.config import refusal
 
 EXAMPLE = '{"methods": [{"name": "tree", "tau": 4.6, "speedup": 1.65}]}'
 
 
-@dataclass(frozen=True)
+# Whatever else a file says of a method may stand there.
+@dataclass(frozen=True, config=ConfigDict({**CHECKED, "extra": "ignore"}))
 class Method:
     """`tau`: tokens per target forward; `speedup`: tokens/s as a multiple of plain decoding's."""
 
     name: str
-    tau: float
-    speedup: float
+    tau: PositiveFloat
+    speedup: PositiveFloat
 
     @property
     def step_cost(self) -> float:
@@ -43,26 +45,5 @@ def read_methods(path: Path) -> list[Method]:
     methods = content.get("methods") if isinstance(content, dict) else None
     if not isinstance(methods, list) or not methods:
         raise refusal("compare", str(path), 'no list "methods" in it', f"write {EXAMPLE}")
-    found = [_method(entry, path) for entry in methods]
+    found: list[Method] = checked(list[Method], methods, f"{path}: methods")
     return sorted(found, key=lambda method: -method.speedup)
-
-
-def _method(entry: Any, path: Path) -> Method:
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise refusal("compare", str(path), f"a method without a name: {entry}", f"write {EXAMPLE}")
-    for key in ("tau", "speedup"):
-        value = entry.get(key)
-        if not _is_positive(value):
-            raise refusal(
-                "compare",
-                str(path),
-                f"{key} of method {entry['name']!r} is {value!r}, not a positive number",
-                "write 1.0 for plain decoding",
-            )
-    return Method(entry["name"], float(entry["tau"]), float(entry["speedup"]))
-
-
-def _is_positive(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    return math.isfinite(value) and value > 0

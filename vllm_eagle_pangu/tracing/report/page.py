@@ -1,32 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page as a whole: template, style, scripts and the header."""
+"""The page: `page.html` with its data, style and scripts."""
 
 import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
-from string import Template
+from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.tracing.report import sections
-from vllm_eagle_pangu.tracing.report.comparison import Method
-from vllm_eagle_pangu.tracing.report.markup import definitions, escape
-from vllm_eagle_pangu.tracing.report.recording import Recording
-from vllm_eagle_pangu.tracing.report.statistics import Statistics
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from vllm_eagle_pangu.tracing.report import quantities
+from vllm_eagle_pangu.tracing.report.comparison import EXAMPLE, Method
+from vllm_eagle_pangu.tracing.report.recording import Recording
+from vllm_eagle_pangu.tracing.report.statistics import WHOLE_STEP, Statistics
+
+FOLDER = Path(__file__).parent
 SCRIPTS = ("failures.js", "tree.js", "choice.js")
 # Shown in the line below the title; what else the manifest has unfolds.
 SUMMARY = ("started_at", "ended_at", "seed")
 GROUPS = ("configuration", "device", "versions", "environment")
-EMPTY = (
-    "This run holds no steps. Either no request came to its first tree, or tracing was off: "
-    "check the run's configuration below and that steps.jsonl lies beside manifest.json."
-)
-INCOMPLETE = (
-    "Steps are missing from every figure below: the trace came to its size limit, or its writer "
-    "fell behind. See lines_dropped under “Further”; trace_max_bytes raises the limit."
-)
+# Longer tables are no reading matter.
+TABLE_REQUESTS = 200
 
 
 def render(
@@ -37,49 +32,48 @@ def render(
     data: Mapping[str, Any],
 ) -> str:
     """The page's HTML; without `statistics` it says that the run is empty."""
-    if statistics is None:
-        figures = [f'<p class="notice">{escape(EMPTY)}</p>', _manifest(recording)]
-    else:
-        figures = [
-            sections.headline(statistics),
-            _manifest(recording),
-            sections.emitted(statistics, charts),
-            sections.acceptance(statistics, charts),
-            sections.stages(statistics, charts),
-            sections.speed(methods, charts),
-            sections.trees(data),
-        ]
-    script = "\n".join(_resource(name) for name in SCRIPTS)
-    digest = hashlib.sha256(script.encode()).digest()
-    return Template(_resource("page.html")).substitute(
-        title=escape(f"{recording.name}: eagle-pangu report"),
-        style=_resource("page.css"),
-        body="\n".join([_title(recording), *figures]),
-        data=script_json(data),
-        script=script,
-        # With it the browser runs this script and no other, whatever a text might smuggle in.
-        script_hash=base64.b64encode(digest).decode(),
-    )
-
-
-def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _title(recording: Recording) -> str:
     manifest = recording.manifest
-    facts = [
-        f"{key.removesuffix('_at')} {manifest[key]}"
-        for key in SUMMARY
-        if manifest.get(key) is not None
-    ]
-    notice = f'<p class="notice">{escape(INCOMPLETE)}</p>' if _incomplete(manifest) else ""
+    script = "\n".join(_text(name) for name in SCRIPTS)
     return (
-        f"<header><h1>{escape(recording.name)}</h1>"
-        f'<p class="faint">{escape(" · ".join(facts))}</p>{notice}</header>'
+        _environment()
+        .get_template("page.html")
+        .render(
+            name=recording.name,
+            facts=[
+                f"{key.removesuffix('_at')} {manifest[key]}"
+                for key in SUMMARY
+                if manifest.get(key) is not None
+            ],
+            incomplete=_incomplete(manifest),
+            manifest=_groups(manifest),
+            statistics=statistics,
+            whole_step=WHOLE_STEP,
+            table_requests=TABLE_REQUESTS,
+            charts=charts,
+            methods=methods,
+            example=EXAMPLE,
+            data=data,
+            style=_text("page.css"),
+            script=script,
+            # With it the browser runs this script and no other, whatever a text might smuggle in.
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
     )
+
+
+def _environment() -> Environment:
+    """Every text is escaped but charts, style and script, which are our own."""
+    found = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for quantity in (quantities.grouped, quantities.percent, quantities.microseconds):
+        found.filters[quantity.__name__] = quantity
+    found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return found
 
 
 def _incomplete(manifest: Mapping[str, Any]) -> bool:
@@ -89,13 +83,11 @@ def _incomplete(manifest: Mapping[str, Any]) -> bool:
     )
 
 
-def _manifest(recording: Recording) -> str:
-    manifest = recording.manifest
+def _groups(manifest: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Names and values by heading."""
     groups = {name: manifest[name] for name in GROUPS if isinstance(manifest.get(name), dict)}
-    rest = {key: value for key, value in manifest.items() if key not in groups}
-    html = [definitions(name.capitalize(), list(_flat(group))) for name, group in groups.items()]
-    html.append(definitions("Further", list(_flat(rest))))
-    return f'<section class="run"><h2>The run</h2>{"".join(html)}</section>'
+    groups["further"] = {key: value for key, value in manifest.items() if key not in groups}
+    return {name.capitalize(): list(_flat(group)) for name, group in groups.items()}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -108,5 +100,5 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield name, inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
 
 
-def _resource(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
