@@ -7,19 +7,14 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.demo.settings import server_environment
+from vllm_eagle_pangu.measure.server import ProcessGroup, new_log, server_environment
 
 STOP_TIMEOUT_S = 30.0
-# Of a host that ended without a word, this much of its log is shown.
-LOG_CHARACTERS = 1500
 # pydantic lists every place that a value passed through; the first line says what is wrong.
 _PYDANTIC = re.compile(r"\s*\[type=\w+, input_value=.*", re.S)
 
@@ -34,19 +29,15 @@ class EngineHost:
     def __init__(
         self, model: str, speculative: dict[str, Any] | None, options: dict[str, Any]
     ) -> None:
-        handle, path = tempfile.mkstemp(prefix="eagle-pangu-host-", suffix=".log")
-        self._log = Path(path)
-        with os.fdopen(handle, "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "vllm_eagle_pangu.bench.host"],
-                env=os.environ | server_environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                # ctrl-C is for the process that asks; it ends its hosts.
-                start_new_session=True,
-            )
+        self._group = ProcessGroup(
+            [sys.executable, "-m", "vllm_eagle_pangu.bench.host"],
+            os.environ | server_environment(),
+            new_log("host"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._process = self._group.process
         self._ready = False
         start = {"model": model, "speculative": speculative, "options": options}
         self._send({"command": "start", **start})
@@ -72,14 +63,11 @@ class EngineHost:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s if self._ready else 0)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self._group.stop()
         self._process.stdout.close()
-        self._log.unlink(missing_ok=True)
+        self._group.log.unlink(missing_ok=True)
 
     def _send(self, command: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -100,8 +88,7 @@ class EngineHost:
         return reply
 
     def _last_words(self) -> str:
-        tail = self._log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
-        return f"the engine's process ended; its log ends: {tail}"
+        return f"the engine's process ended; its log: {self._group.log_excerpt()}"
 
 
 class EnginePool:

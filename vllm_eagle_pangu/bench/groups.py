@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vllm_eagle_pangu.bench.methods import PLAIN, Method
-from vllm_eagle_pangu.bench.prompts import Prompt
 from vllm_eagle_pangu.bench.records import Key
+from vllm_eagle_pangu.measure.method import PLAIN, Method
+from vllm_eagle_pangu.measure.prompts import Prompt
 
 # Neighbours in time are compared, and an engine's first answer after another's pays for the caches.
 PROMPTS_PER_BLOCK = 4

@@ -24,6 +24,7 @@ BLOCK_WARM_UP_TOKENS = 8
 def main() -> int:
     replies = _private_stdout()
     served: Any = None
+    warm = WARM_UP_TOKENS
     for line in sys.stdin:
         command = json.loads(line)
         try:
@@ -31,7 +32,8 @@ def main() -> int:
                 served = _start(command)
                 _reply(replies, {"event": "ready"})
             else:
-                _measure(served, command, replies)
+                _measure(served, command, warm, replies)
+                warm = BLOCK_WARM_UP_TOKENS
         # Whatever the engine raises is the experiment's result, and not the end of the others.
         except Exception as error:
             _reply(replies, {"event": "failed", "error": f"{type(error).__name__}: {error}"})
@@ -55,20 +57,18 @@ def _reply(replies: TextIO, content: dict[str, Any]) -> None:
 
 
 def _start(command: dict[str, Any]) -> Any:
-    from vllm_eagle_pangu.bench.single_stream import SingleStream  # imports vLLM
+    from vllm_eagle_pangu.measure.engine import Engine
 
-    return SingleStream(command["model"], command["speculative"], command["options"])
+    return Engine(command["model"], command["speculative"], **command["options"])
 
 
-def _measure(served: Any, command: dict[str, Any], replies: TextIO) -> None:
+def _measure(served: Any, command: dict[str, Any], warm: int, replies: TextIO) -> None:
     """A reply for each request as soon as it is answered, and one at the end."""
     requests = command["requests"]
-    tokens = WARM_UP_TOKENS if not served.warm else BLOCK_WARM_UP_TOKENS
-    served.warm_up(requests[0]["ids"], tokens)
+    served.generate([requests[0]["ids"]], max_tokens=warm, ignore_eos=True)
     for request in requests:
-        figures = served.measure(
-            request["id"], request["ids"], request["params"], command.get("forward_times", False)
-        )
+        timed = command["forward_times"]
+        figures = served.measure(request["id"], request["ids"], timed, **request["params"])
         _reply(replies, {"event": "measured", "figures": figures})
     _reply(replies, {"event": "end"})
 

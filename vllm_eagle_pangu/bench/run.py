@@ -24,13 +24,13 @@ from vllm_eagle_pangu.bench.experiments.stages import Stages
 from vllm_eagle_pangu.bench.experiments.temperature import Temperature
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.experiments.window import Window
-from vllm_eagle_pangu.bench.prompts import Conversations, Prompt, read_prompts, select
 from vllm_eagle_pangu.bench.records import Record, merged, read_records, record_file
 from vllm_eagle_pangu.bench.results import Outcome, record_errors, write_results
 from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.sharding import Marker, Rank, wait_for_others
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_prompts, select
 from vllm_eagle_pangu.tracing.provenance import provenance
 
 # In the order of measuring: E6 and E7 run on the engines that E1 has loaded.

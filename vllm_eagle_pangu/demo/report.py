@@ -2,8 +2,9 @@
 """What the demo prints."""
 
 from vllm_eagle_pangu import ties
-from vllm_eagle_pangu.demo import settings, table
+from vllm_eagle_pangu.demo import options, table
 from vllm_eagle_pangu.demo.measure import Client, Record
+from vllm_eagle_pangu.measure.server import server_environment, server_flags
 from vllm_eagle_pangu.ties import Difference
 
 PROMPT_LINES = 4
@@ -11,7 +12,7 @@ COMPLETION_LINES = 10
 
 METHOD = f"""\
 Batch 1, greedy, fixed length; tokens per second as the client sees them, prompt included: per
-prompt the median of {settings.REPEATS} runs. The servers stand side by side, idle but for the one
+prompt the median of {options.REPEATS} runs. The servers stand side by side, idle but for the one
 asked; each prompt goes to all methods in turn, so that a slow minute slows them all. tau = tokens
 per target forward, from the servers' own counters. Rounding: how far the plain server's logits lie
 from those of the same target in float32, for the same tokens. A near-tie: every token of the output
@@ -61,7 +62,7 @@ def sweep_table(chains: list[Record], fastest: str) -> str:
         ]
         for record in chains
     ]
-    title = f"vLLM's own eagle3 with the same head, first {settings.SWEEP_PROMPTS} prompts:"
+    title = f"vLLM's own eagle3 with the same head, first {options.SWEEP_PROMPTS} prompts:"
     return f"\n{title}\n" + table.render(["method", "tokens/s", "tau", ""], rows)
 
 
@@ -118,8 +119,8 @@ def figures(
             for name, found in differing.items()
         },
         "settings": {
-            "flags": settings.server_flags(),
-            "environment": settings.server_environment(),
+            "flags": server_flags(),
+            "environment": server_environment(),
         },
     }
 

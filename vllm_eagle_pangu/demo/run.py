@@ -13,7 +13,7 @@ from types import FrameType
 
 from openai import OpenAIError
 
-from vllm_eagle_pangu.demo import pair, report, settings
+from vllm_eagle_pangu.demo import options, pair, report
 from vllm_eagle_pangu.demo.measure import (
     Client,
     Record,
@@ -21,25 +21,14 @@ from vllm_eagle_pangu.demo.measure import (
     record_round,
     target_rounding,
 )
-from vllm_eagle_pangu.demo.server import Server
+from vllm_eagle_pangu.measure.method import Method, chain
+from vllm_eagle_pangu.measure.server import Server
 
 TREE = "tree"
 PLAIN = "plain"
 EXACT = "float32"
 # Servers of the sweep that load at the same time: each takes about 2 GB.
 LOADED_TOGETHER = 2
-
-
-def tree_config(draft: Path, nodes: int) -> dict[str, object]:
-    return {"method": "eagle_pangu", "model": str(draft), "num_speculative_tokens": nodes}
-
-
-def chain_config(draft: Path, length: int) -> dict[str, object]:
-    return {"method": "eagle3", "model": str(draft), "num_speculative_tokens": length}
-
-
-def chain_name(length: int) -> str:
-    return f"chain-{length}"
 
 
 @contextlib.contextmanager
@@ -95,8 +84,8 @@ def sweep(
     for start in range(0, len(lengths), LOADED_TOGETHER):
         batch = lengths[start : start + LOADED_TOGETHER]
         servers = [
-            Server(chain_name(length), found.target, chain_config(found.draft, length))
-            for length in batch
+            Server(way.name, found.target, way.speculative_config(str(found.draft)))
+            for way in map(chain, batch)
         ]
         for server in servers:
             stack.enter_context(server)
@@ -136,19 +125,18 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
     prompts = found.read_prompts(arguments.prompts)
     tokens = arguments.tokens
     with contextlib.ExitStack() as stack:
-        tree = stack.enter_context(
-            Server(TREE, found.target, tree_config(found.draft, arguments.nodes))
-        )
+        drafting = Method("tree", arguments.nodes).speculative_config(str(found.draft))
+        tree = stack.enter_context(Server(TREE, found.target, drafting))
         plain = stack.enter_context(Server(PLAIN, found.target, None))
         clients = ready([tree, plain], prompts[0], tokens)
         streams_alike = show(clients[TREE], prompts, tokens)
-        chains, chain = sweep(
-            stack, found, arguments.chains, prompts[: settings.SWEEP_PROMPTS], tokens
+        chains, best = sweep(
+            stack, found, arguments.chains, prompts[: options.SWEEP_PROMPTS], tokens
         )
         # Plain decoding first: the others are compared with it.
-        clients = {PLAIN: clients[PLAIN], chain.server.name: chain, TREE: clients[TREE]}
+        clients = {PLAIN: clients[PLAIN], best.server.name: best, TREE: clients[TREE]}
         records = {name: Record(name) for name in clients}
-        for _ in range(settings.REPEATS):
+        for _ in range(options.REPEATS):
             record_round(clients, records, prompts, tokens)
         # Once nothing is timed any more.
         judge = stack.enter_context(Server(EXACT, found.target, None, ("--dtype=float32",)))
@@ -158,7 +146,7 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
             at = plant_wrong_token(records[TREE].completions[0][-1], exact)
             print(f"Planted a wrong token in the tree's last answer to prompt 0: token {at}.")
         differences = report.differences(records, records[PLAIN], exact, rounding.bound)
-    print(report.sweep_table(chains, chain.server.name))
+    print(report.sweep_table(chains, best.server.name))
     print(report.comparison(records, rounding, differences, streams_alike))
     if arguments.json:
         figures = report.figures(records, chains, rounding, differences)

@@ -2,13 +2,17 @@
 """Methods in real engines, side by side on the same prompts."""
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from vllm_eagle_pangu.tuning.engines import Engine, Engines, timed
-from vllm_eagle_pangu.tuning.method import Method
-from vllm_eagle_pangu.tuning.prompts import Prompt, pieces, spread
+from vllm_eagle_pangu.measure.engine import Engine
+from vllm_eagle_pangu.measure.method import Method
+from vllm_eagle_pangu.measure.prompts import pieces, spread
+from vllm_eagle_pangu.measure.statistics import rate, tau
+from vllm_eagle_pangu.tuning.engines import Engines
+from vllm_eagle_pangu.tuning.prompts import Prompt
 
 ROUNDS = 3
 # Per method, all rounds together; slow targets are run on fewer prompts.
@@ -33,8 +37,7 @@ class Times:
     @property
     def tokens_per_s(self) -> float:
         """Over all pieces, each at the median of its rounds; prefill included."""
-        tokens = sum(statistics.median(rounds) for rounds in self.tokens)
-        return tokens / sum(statistics.median(rounds) for rounds in self.seconds)
+        return rate(map(statistics.median, self.tokens), self.seconds)
 
     @property
     def range_per_s(self) -> tuple[float, float]:
@@ -50,7 +53,7 @@ class Times:
     @property
     def tau(self) -> float | None:
         """Tokens emitted per verified draft; None without drafts."""
-        return 1 + self.accepted / self.drafts if self.drafts else None
+        return tau(self.drafts, self.accepted)
 
 
 def race(
@@ -90,7 +93,7 @@ def race(
 def _pieces(prompts: Sequence[Prompt], batch_size: int, most: int) -> list[list[Prompt]]:
     """`most` prompts apart at batch size 1; beyond, enough to keep the batch full for a while."""
     if batch_size == 1:
-        return [[prompt] for prompt in spread(prompts, most)]
+        return [[prompt] for prompt in spread(prompts, most, 0)]
     size = 2 * batch_size
     return pieces(prompts, size, max(1, len(prompts) // size))
 
@@ -103,9 +106,9 @@ def _opened(
         return stack.enter_context(engines.open(speculative, batch_size))
     except Exception as error:
         # Not every target that a tree runs on is one that vLLM's eagle3 runs on.
-        if method.chain is None:
+        if method.kind != "chain":
             raise
-        say(f"{method.name}: left out, vLLM does not start it: {error}")
+        say(f"{method.title}: left out, vLLM does not start it: {error}")
         return None
 
 
@@ -119,10 +122,11 @@ class _Group:
             "temperature": self.engines.settings.temperature,
             "max_tokens": self.engines.settings.tokens,
         }
-        for engine in self.opened.values():
+        results = {}
+        for method, engine in self.opened.items():
             engine.generate(work[0], **{**params, "max_tokens": WARM_UP_TOKENS})
-            engine.drafts = engine.accepted = 0
-        results = {method: Times() for method in self.opened}
+            warm = engine.counts
+            results[method] = Times(drafts=-warm["drafts"], accepted=-warm["accepted"])
         order = list(self.opened)
         for turn in range(rounds):
             for index, piece in enumerate(work):
@@ -136,7 +140,8 @@ class _Group:
                         work = work[: index + 1]
                         break
         for method, engine in self.opened.items():
-            results[method].drafts, results[method].accepted = engine.drafts, engine.accepted
+            results[method].drafts += engine.counts["drafts"]
+            results[method].accepted += engine.counts["accepted"]
         return results
 
     def _time(
@@ -145,6 +150,7 @@ class _Group:
         if index == len(times.seconds):
             times.seconds.append([])
             times.tokens.append([])
-        with timed(times.seconds[index]):
-            outputs = self.opened[method].generate(piece, **params)
+        begin = time.perf_counter()
+        outputs = self.opened[method].generate(piece, **params)
+        times.seconds[index].append(time.perf_counter() - begin)
         times.tokens[index].append(sum(map(len, outputs)))

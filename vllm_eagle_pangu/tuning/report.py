@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_pangu.measure.method import Method, of_shape
 from vllm_eagle_pangu.tracing.provenance import provenance
 from vllm_eagle_pangu.tuning.choice import ratio, verdict
-from vllm_eagle_pangu.tuning.method import Method, tree
 from vllm_eagle_pangu.tuning.tune import Outcome
 
 COLUMNS = (
@@ -52,11 +52,11 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
     choice, head = outcome.choice, outcome.settings.head
     return {
         "speculative_config": choice.overall.speculative_config(head),
-        "method": choice.overall.name,
+        "method": choice.overall.title,
         "verdict": verdict(outcome.raced, choice),
         "by_batch_size": {
             str(batch): {
-                "method": method.name,
+                "method": method.title,
                 "speculative_config": method.speculative_config(head),
                 "ratio_to_plain": round(ratio(outcome.raced[batch], method), 3),
             }
@@ -64,9 +64,9 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
         },
         "sweep": {
             str(batch): {
-                "choice": choice.best[batch].name,
+                "choice": choice.best[batch].title,
                 "reached": round(swept.reached, 3),
-                "run_again": {m.name: round(share, 3) for m, share in swept.again.items()},
+                "run_again": {m.title: round(share, 3) for m, share in swept.again.items()},
             }
             for batch, swept in outcome.swept.items()
         },
@@ -96,7 +96,7 @@ def table(outcome: Outcome) -> list[Row]:
         for method, measured in _measured(outcome, batch).items():
             cells[method] = cells.get(method, {}) | measured
         for method, row in cells.items():
-            rows.append({"batch_size": batch, "method": method.name, **row})
+            rows.append({"batch_size": batch, "method": method.title, **row})
     return rows
 
 
@@ -119,7 +119,7 @@ def markdown(outcome: Outcome, rows: list[Row]) -> str:
 
 def _expected(outcome: Outcome, batch: int) -> dict[Method, Row]:
     return {
-        tree(p.shape): {
+        of_shape(p.shape): {
             "expected_tau": round(p.tau, 3),
             "draft_ms": round(p.draft_ms, 3),
             "verify_ms": round(p.verify_ms, 3),
