@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files a run leaves: the choice as JSON, the table that led there as CSV and Markdown."""
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_pangu.measure.files import markdown, write_csv, write_json
 from vllm_eagle_pangu.measure.method import Method, of_shape
 from vllm_eagle_pangu.tracing.provenance import provenance
 from vllm_eagle_pangu.tuning.choice import ratio, verdict
@@ -38,12 +38,9 @@ def write(outcome: Outcome) -> list[Path]:
     path = Path(outcome.settings.out)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = table(outcome)
-    path.write_text(json.dumps(summary(outcome, rows), indent=1) + "\n", encoding="utf-8")
-    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as sink:
-        writer = csv.DictWriter(sink, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    path.with_suffix(".md").write_text(markdown(outcome, rows), encoding="utf-8")
+    write_json(summary(outcome, rows), path)
+    write_csv(rows, path.with_suffix(".csv"), COLUMNS)
+    path.with_suffix(".md").write_text(page(outcome, rows), encoding="utf-8")
     return [path.with_suffix(suffix) for suffix in (".json", ".csv", ".md")]
 
 
@@ -100,7 +97,7 @@ def table(outcome: Outcome) -> list[Row]:
     return rows
 
 
-def markdown(outcome: Outcome, rows: list[Row]) -> str:
+def page(outcome: Outcome, rows: list[Row]) -> str:
     """The verdict, the configuration, and the rows that mattered."""
     config = outcome.choice.overall.speculative_config(outcome.settings.head)
     said = "\n".join(f"- {line}" for line in verdict(outcome.raced, outcome.choice))
@@ -150,14 +147,8 @@ def _measured(outcome: Outcome, batch: int) -> dict[Method, Row]:
 
 def _lines(rows: list[Row]) -> str:
     columns = [column for column in COLUMNS[1:] if any(column in row for row in rows)]
-    heads = [column.replace("_", " ") for column in columns]
-    body = [[_text(row.get(column)) for column in columns] for row in rows]
-    lines = [heads, ["---"] * len(columns), *body]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+    texts = (["" if row.get(n) is None else str(row[n]) for n in columns] for row in rows)
+    return markdown([column.replace("_", " ") for column in columns], texts)
 
 
 def _rounded(times: dict[int, float]) -> dict[str, float]:
