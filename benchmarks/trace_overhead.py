@@ -16,6 +16,7 @@ from engines import SHAPES, engine, heldout_prompts, save
 
 from vllm_eagle_pangu.measure.engine import now_ms
 from vllm_eagle_pangu.measure.method import tree
+from vllm_eagle_pangu.measure.turns import turns
 
 
 def main() -> None:
@@ -34,17 +35,13 @@ def main() -> None:
             traced = stages.observers
             assert traced
             llm.generate(prompts[:4], **params)
-            for turn in range(arguments.rounds):
-                for index, prompt in enumerate(prompts):
-                    took = {}
-                    for state in ("on", "off") if (turn + index) % 2 else ("off", "on"):
-                        stages.observers = traced if state == "on" else ()
-                        begin = now_ms()
-                        llm.generate([prompt], **params)
-                        took[state] = now_ms() - begin
-                    ratios.append(took["on"] / took["off"])
-                    for state, value in took.items():
-                        times[state].append(value)
+            for _, prompt, order in turns(("off", "on"), prompts, arguments.rounds):
+                for state in order:
+                    stages.observers = traced if state == "on" else ()
+                    begin = now_ms()
+                    llm.generate([prompt], **params)
+                    times[state].append(now_ms() - begin)
+                ratios.append(times["on"][-1] / times["off"][-1])
     quartiles = statistics.quantiles(ratios, n=4)
     result = {
         "pairs": len(ratios),

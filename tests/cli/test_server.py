@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.measure.server import COUNTER, ProcessGroup, Server, free_port
+from vllm_eagle_pangu.measure.server import COUNTER, ProcessGroup, Server, free_port, log_excerpt
 
 # A parent that starts a child, tells its number, and waits: like an API server with its engine.
 FAMILY = """
@@ -31,7 +31,7 @@ def start_family(child: str, folder: Path) -> tuple[ProcessGroup, int]:
     command = [sys.executable, "-c", FAMILY.format(child=child)]
     group = ProcessGroup(command, dict(os.environ), folder / "log")
     while not group.log.read_text().strip():
-        assert group.process.poll() is None, group.log_excerpt()
+        assert group.process.poll() is None, log_excerpt(group.log)
     return group, int(group.log.read_text())
 
 

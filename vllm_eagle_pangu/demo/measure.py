@@ -10,6 +10,7 @@ from openai import OpenAI
 from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.measure.server import SERVED_NAME, Server
 from vllm_eagle_pangu.measure.statistics import rate, tau
+from vllm_eagle_pangu.measure.turns import turns
 
 REQUEST_TIMEOUT_S = 120.0
 
@@ -95,19 +96,21 @@ class Client:
             self.complete(prompt, tokens)
 
 
-def record_round(
-    clients: dict[str, Client], records: dict[str, Record], prompts: list[str], tokens: int
-) -> None:
-    """Every prompt once on every server, server after server for the same prompt."""
+def recorded(
+    clients: dict[str, Client], prompts: list[str], tokens: int, repeats: int
+) -> dict[str, Record]:
+    """Every prompt so many times on every server, server after server for the same prompt."""
     before = {name: client.server.counters() for name, client in clients.items()}
-    for index, prompt in enumerate(prompts):
-        for name, client in clients.items():
+    records = {name: Record(name) for name in clients}
+    for _, (index, prompt), order in turns(list(clients), list(enumerate(prompts)), repeats):
+        for name in order:
             runs = records[name].completions.setdefault(index, [])
-            runs.append(client.complete(prompt, tokens))
+            runs.append(clients[name].complete(prompt, tokens))
     for name, client in clients.items():
         drafts, accepted = client.server.counters()
-        records[name].drafts += drafts - before[name][0]
-        records[name].accepted += accepted - before[name][1]
+        records[name].drafts = drafts - before[name][0]
+        records[name].accepted = accepted - before[name][1]
+    return records
 
 
 def target_rounding(record: Record, plain: Client, exact: Client) -> ties.Rounding:

@@ -18,7 +18,7 @@ from vllm_eagle_pangu.demo.measure import (
     Client,
     Record,
     plant_wrong_token,
-    record_round,
+    recorded,
     target_rounding,
 )
 from vllm_eagle_pangu.measure.method import Method, chain
@@ -90,12 +90,10 @@ def sweep(
         for server in servers:
             stack.enter_context(server)
         clients = ready(servers, prompts[0], tokens)
-        records = {name: Record(name) for name in clients}
-        tried += records.values()
         if best is not None:
             clients[best.server.name] = best
-            records[best.server.name] = Record(best.server.name)
-        record_round(clients, records, prompts, tokens)
+        records = recorded(clients, prompts, tokens, repeats=1)
+        tried += [records[server.name] for server in servers]
         fastest = max(records, key=lambda name: records[name].tokens_per_second())
         for name, client in clients.items():
             if name != fastest:
@@ -135,9 +133,7 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         )
         # Plain decoding first: the others are compared with it.
         clients = {PLAIN: clients[PLAIN], best.server.name: best, TREE: clients[TREE]}
-        records = {name: Record(name) for name in clients}
-        for _ in range(options.REPEATS):
-            record_round(clients, records, prompts, tokens)
+        records = recorded(clients, prompts, tokens, options.REPEATS)
         # Once nothing is timed any more.
         judge = stack.enter_context(Server(EXACT, found.target, None, ("--dtype=float32",)))
         exact = ready([judge], prompts[0], tokens)[EXACT]

@@ -17,7 +17,6 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import psutil
 
@@ -83,17 +82,27 @@ def new_log(name: str) -> Path:
     return Path(path)
 
 
-class ProcessGroup:
-    """A command in a session of its own, logging to a file; `pipes` as for `Popen`."""
+def log_excerpt(log: Path) -> str:
+    """From the first sign of failure, its end where there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    failing = [index for index, line in enumerate(lines) if FAILURE.search(line)]
+    start = failing[0] if failing else max(0, len(lines) - LOG_LINES)
+    return "\n".join(lines[start : start + LOG_LINES])
 
-    def __init__(
-        self, command: Sequence[str], environment: dict[str, str], log: Path, **pipes: Any
-    ) -> None:
+
+class ProcessGroup:
+    """A command in a session of its own, logging to a file."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
         self.log = log
         with log.open("wb") as sink:
-            files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": sink}
             self.process = subprocess.Popen(
-                command, env=environment, start_new_session=True, **{**files, **pipes}
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def alive(self) -> bool:
@@ -129,13 +138,6 @@ class ProcessGroup:
                 time.sleep(0.05)
         if self.alive():
             raise RuntimeError(f"process group {self.process.pid} could not be ended")
-
-    def log_excerpt(self) -> str:
-        """The log from the first sign of failure, its end where there is none."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        failing = [index for index, line in enumerate(lines) if FAILURE.search(line)]
-        start = failing[0] if failing else max(0, len(lines) - LOG_LINES)
-        return "\n".join(lines[start : start + LOG_LINES])
 
 
 class Server:
@@ -225,5 +227,5 @@ class Server:
         failed = kind is not None and issubclass(kind, Exception) and not self._healthy()
         if failed and self.group is not None:
             print(f"the server '{self.name}' is down; from {self.group.log}:", file=sys.stderr)
-            print(self.group.log_excerpt(), file=sys.stderr)
+            print(log_excerpt(self.group.log), file=sys.stderr)
         self.stop(keep_log=failed)

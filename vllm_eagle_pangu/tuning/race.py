@@ -11,6 +11,7 @@ from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.prompts import pieces, spread
 from vllm_eagle_pangu.measure.statistics import rate, tau
+from vllm_eagle_pangu.measure.turns import turns
 from vllm_eagle_pangu.tuning.engines import Engines
 from vllm_eagle_pangu.tuning.prompts import Prompt
 
@@ -127,18 +128,14 @@ class _Group:
             engine.generate(work[0], **{**params, "max_tokens": WARM_UP_TOKENS})
             warm = engine.counts
             results[method] = Times(drafts=-warm["drafts"], accepted=-warm["accepted"])
-        order = list(self.opened)
-        for turn in range(rounds):
-            for index, piece in enumerate(work):
-                for method in order:
-                    self._time(results[method], method, index, piece, params)
-                # Nobody always comes behind the same neighbour's caches.
-                order.append(order.pop(0))
-                if turn == 0 and index + 1 >= MIN_PIECES and len(work) > index + 1:
-                    spent = sum(sum(map(sum, times.seconds)) for times in results.values())
-                    if spent * rounds * (index + 2) / (index + 1) > seconds:
-                        work = work[: index + 1]
-                        break
+        places = list(range(len(work)))
+        for turn, index, order in turns(list(self.opened), places, rounds):
+            for method in order:
+                self._time(results[method], method, index, work[index], params)
+            if turn == 0 and index + 1 >= MIN_PIECES:
+                spent = sum(sum(map(sum, times.seconds)) for times in results.values())
+                if spent * rounds * (index + 2) / (index + 1) > seconds:
+                    del places[index + 1 :]
         for method, engine in self.opened.items():
             results[method].drafts += engine.counts["drafts"]
             results[method].accepted += engine.counts["accepted"]

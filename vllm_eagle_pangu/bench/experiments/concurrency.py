@@ -18,6 +18,7 @@ from vllm_eagle_pangu.bench.session import Session
 from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
 from vllm_eagle_pangu.measure.server import Server
 from vllm_eagle_pangu.measure.statistics import spread_of
+from vllm_eagle_pangu.measure.turns import turns
 
 
 class Concurrency(Experiment):
@@ -72,23 +73,20 @@ class Concurrency(Experiment):
             self._measure_all(session, servers, dataset)
 
     def _measure_all(self, session: Session, servers: dict[Method, Server], dataset: Path) -> None:
-        """Level after level, each on all servers in turn; who begins changes."""
-        order = list(servers)
-        for repeat in range(self.config.repeats):
-            for level in self.config.levels:
-                requests = max(self.config.least_requests, self.config.requests_per_level * level)
-                load = Load(level, requests, self.config.tokens)
-                for method in order:
-                    key = self._key(method, level, repeat)
-                    if session.has(key):
-                        continue
-                    try:
-                        session.record(key, measure_load(servers[method], dataset, load))
-                    # The other points are measured all the same.
-                    except (RuntimeError, OSError) as error:
-                        session.record(key, {"error": str(error)})
-                order = [*order[1:], order[0]]
-                print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
+        """Level after level, each on all servers in turn."""
+        for repeat, level, order in turns(list(servers), self.config.levels, self.config.repeats):
+            requests = max(self.config.least_requests, self.config.requests_per_level * level)
+            load = Load(level, requests, self.config.tokens)
+            for method in order:
+                key = self._key(method, level, repeat)
+                if session.has(key):
+                    continue
+                try:
+                    session.record(key, measure_load(servers[method], dataset, load))
+                # The other points are measured all the same.
+                except (RuntimeError, OSError) as error:
+                    session.record(key, {"error": str(error)})
+            print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
 
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()
