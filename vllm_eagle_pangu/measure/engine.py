@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
@@ -68,15 +68,21 @@ class Engine:
             UsageContext.LLM_CLASS,
             stat_loggers=[lambda config, index: counter],
         )
-        (self.runner,) = self.vllm.collective_rpc(lambda worker: worker.model_runner)
         self._numbers = count()
+
+    @cached_property
+    def runner(self) -> Any:
+        """vLLM's model runner, in whose `stages` a step of this plugin tells where it is."""
+        (runner,) = self.vllm.collective_rpc(lambda worker: worker.model_runner)
+        return runner
 
     def close(self) -> None:
         """End it and free its memory; the counts stay."""
         import torch
 
         self.vllm.engine_core.shutdown()
-        del self.vllm, self.runner
+        del self.vllm
+        self.__dict__.pop("runner", None)
         gc.collect()
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
