@@ -22,6 +22,7 @@ from engines import PAIR, engine, heldout_prompts, save
 from random_pair import write_random_pair
 
 from vllm_eagle_pangu.measure.engine import Engine, logits_of, timed
+from vllm_eagle_pangu.measure.files import aligned
 from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
 from vllm_eagle_pangu.measure.prompts import spread
 from vllm_eagle_pangu.measure.statistics import tau
@@ -90,12 +91,7 @@ def main() -> int:
         }
         for name in methods
     ]
-    print(f"{'method':>16} {'tok/s':>8} {'ratio':>6} {'tau':>5} {'ms/step':>8}")
-    for row in rows:
-        print(
-            f"{row['method']:>16} {row['tokens_per_s']:8.1f} {row['ratio']:6.2f} "
-            f"{row['tau']:5.2f} {row['ms_per_step']:8.2f}"
-        )
+    print(aligned(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows]))
     best = [
         max((row for row in rows if row["method"].startswith(kind)), key=lambda row: row["ratio"])
         for kind in ("plain", "eagle3", "tree")

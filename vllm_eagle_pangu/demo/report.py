@@ -2,8 +2,9 @@
 """What the demo prints."""
 
 from vllm_eagle_pangu import ties
-from vllm_eagle_pangu.demo import options, table
-from vllm_eagle_pangu.demo.measure import Client, Record
+from vllm_eagle_pangu.demo import options
+from vllm_eagle_pangu.demo.client import Client, Record
+from vllm_eagle_pangu.measure.files import aligned
 from vllm_eagle_pangu.measure.server import server_environment, server_flags
 from vllm_eagle_pangu.ties import Difference
 
@@ -63,7 +64,7 @@ def sweep_table(chains: list[Record], fastest: str) -> str:
         for record in chains
     ]
     title = f"vLLM's own eagle3 with the same head, first {options.SWEEP_PROMPTS} prompts:"
-    return f"\n{title}\n" + table.render(["method", "tokens/s", "tau", ""], rows)
+    return f"\n{title}\n" + aligned(["method", "tokens/s", "tau", ""], rows)
 
 
 def comparison(
@@ -84,7 +85,7 @@ def comparison(
         ratio = f"{speed / plain.tokens_per_second():.2f}"
         verdict = "-" if record is plain else _verdict(len(record.completions), differing[name])
         rows.append([name, f"{speed:.1f}", ratio, _tau(record), verdict])
-    lines = ["", table.render(header, rows), "", f"Rounding: {rounding}."]
+    lines = ["", aligned(header, rows), "", f"Rounding: {rounding}."]
     for name, found in differing.items():
         lines += [f"{name}, prompt {index}: {_judgement(d)}" for index, d in sorted(found.items())]
     lines.append(

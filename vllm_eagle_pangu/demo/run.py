@@ -14,7 +14,7 @@ from types import FrameType
 from openai import OpenAIError
 
 from vllm_eagle_pangu.demo import options, pair, report
-from vllm_eagle_pangu.demo.measure import (
+from vllm_eagle_pangu.demo.client import (
     Client,
     Record,
     plant_wrong_token,

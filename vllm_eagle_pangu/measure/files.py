@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measurements are written as: JSON with its provenance, CSV, Markdown tables."""
+"""What measurements are written as: JSON with its provenance, CSV, tables."""
 
 from __future__ import annotations
 
@@ -44,3 +44,19 @@ def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table: the first column to the left, the others to the right."""
     rule = ["---", *["--:"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *lines))
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell: the first to the left, the others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+
+    def text(cells: Sequence[str]) -> str:
+        first, *others = (
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join([first, *others]).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([text(header), rule, *(text(row) for row in rows)])
