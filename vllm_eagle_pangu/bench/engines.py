@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.server import log_excerpt, new_log, server_environment
 
 WARM_UP_TOKENS = 32
@@ -43,8 +44,6 @@ def _serve(
     with log.open("wb") as sink:
         os.dup2(sink.fileno(), 1)
         os.dup2(sink.fileno(), 2)
-    from vllm_eagle_pangu.measure.engine import Engine  # imports torch
-
     try:
         engine = Engine(model, speculative, **options)
     except Exception as error:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.measure.statistics import tau
-from vllm_eagle_pangu.step.drafter import Drafter
-from vllm_eagle_pangu.step.stages import Observer
+
+# Neither torch nor vLLM is imported by who only says which engine is wanted.
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.core.policy import TreePolicy
+    from vllm_eagle_pangu.step.drafter import Drafter
+    from vllm_eagle_pangu.step.stages import Observer
 
 COUNTS = ("drafts", "drafted", "accepted", "full_drafts")
 
