@@ -3,9 +3,10 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import Method
@@ -76,6 +77,8 @@ def race(
     together = engines.beside_each_other()
     groups = [methods[start : start + together] for start in range(0, len(methods), together)]
     work = _pieces(prompts, batch_size, most)
+    settings = engines.settings
+    params = {"temperature": settings.temperature, "max_tokens": settings.tokens}
     results: dict[Method, Times] = {}
     for index, group in enumerate(groups):
         with ExitStack() as stack:
@@ -84,7 +87,8 @@ def race(
                 engine = _opened(stack, engines, method, batch_size, say)
                 if engine is not None:
                     opened[method] = engine
-            results |= _Group(engines, opened).run(work, seconds * len(group), rounds)
+            if opened:
+                results |= _run(opened, params, work, seconds * len(group), rounds)
         if index == 0:
             # The others are run on as much as the first had time for.
             work = work[: max(len(times.seconds) for times in results.values())]
@@ -113,41 +117,34 @@ def _opened(
         return None
 
 
-@dataclass
-class _Group:
-    engines: Engines
-    opened: dict[Method, Engine]
-
-    def run(self, work: list[list[Prompt]], seconds: float, rounds: int) -> dict[Method, Times]:
-        params = {
-            "temperature": self.engines.settings.temperature,
-            "max_tokens": self.engines.settings.tokens,
-        }
-        results = {}
-        for method, engine in self.opened.items():
-            engine.generate(work[0], **{**params, "max_tokens": WARM_UP_TOKENS})
-            warm = engine.counts
-            results[method] = Times(drafts=-warm["drafts"], accepted=-warm["accepted"])
-        places = list(range(len(work)))
-        for turn, index, order in turns(list(self.opened), places, rounds):
-            for method in order:
-                self._time(results[method], method, index, work[index], params)
-            if turn == 0 and index + 1 >= MIN_PIECES:
-                spent = sum(sum(map(sum, times.seconds)) for times in results.values())
-                if spent * rounds * (index + 2) / (index + 1) > seconds:
-                    del places[index + 1 :]
-        for method, engine in self.opened.items():
-            results[method].drafts += engine.counts["drafts"]
-            results[method].accepted += engine.counts["accepted"]
-        return results
-
-    def _time(
-        self, times: Times, method: Method, index: int, piece: list[Prompt], params: dict
-    ) -> None:
-        if index == len(times.seconds):
-            times.seconds.append([])
-            times.tokens.append([])
-        begin = time.perf_counter()
-        outputs = self.opened[method].generate(piece, **params)
-        times.seconds[index].append(time.perf_counter() - begin)
-        times.tokens[index].append(sum(map(len, outputs)))
+def _run(
+    opened: Mapping[Method, Engine],
+    params: dict[str, Any],
+    work: list[list[Prompt]],
+    seconds: float,
+    rounds: int,
+) -> dict[Method, Times]:
+    results = {}
+    for method, engine in opened.items():
+        engine.generate(work[0], **{**params, "max_tokens": WARM_UP_TOKENS})
+        warm = engine.counts
+        results[method] = Times(drafts=-warm["drafts"], accepted=-warm["accepted"])
+    places = list(range(len(work)))
+    for turn, index, order in turns(list(opened), places, rounds):
+        for method in order:
+            times = results[method]
+            if turn == 0:
+                times.seconds.append([])
+                times.tokens.append([])
+            begin = time.perf_counter()
+            outputs = opened[method].generate(work[index], **params)
+            times.seconds[index].append(time.perf_counter() - begin)
+            times.tokens[index].append(sum(map(len, outputs)))
+        if turn == 0 and index + 1 >= MIN_PIECES:
+            spent = sum(sum(map(sum, times.seconds)) for times in results.values())
+            if spent * rounds * (index + 2) / (index + 1) > seconds:
+                del places[index + 1 :]
+    for method, engine in opened.items():
+        results[method].drafts += engine.counts["drafts"]
+        results[method].accepted += engine.counts["accepted"]
+    return results
