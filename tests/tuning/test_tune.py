@@ -72,6 +72,17 @@ def test_simulated_steps_are_those_of_real_engines_and_recording_leaves_no_trace
         assert shape.width > 1 or beyond == 0
 
 
+class Remembered:
+    """An engine whose completions are kept."""
+
+    def __init__(self, engine):
+        self.engine, self.watched, self.seen = engine, engine.watched, []
+
+    def generate(self, *prompts, **params):
+        self.seen.append(self.engine.generate(*prompts, **params))
+        return self.seen[-1]
+
+
 def test_probing_changes_shapes_step_by_step_and_no_token(engines):
     budgets = (1, 2, 4, 8)
     greedy = {"temperature": 0.0, "max_tokens": TOKENS}
@@ -79,13 +90,10 @@ def test_probing_changes_shapes_step_by_step_and_no_token(engines):
     with engines.open(widest, 2) as engine:
         before = engine.generate(PROMPTS, **greedy)
         empty = Probes.empty(2, (1, 3, 8), (2, 5), budgets)
-        seen: list[list[list[int]]] = []
-        generate = engine.generate
-        engine.generate = lambda *a, **k: seen.append(generate(*a, **k)) or seen[-1]
-        probes = probe(engine, PROMPTS, empty, TOKENS, 0.0, seconds=1.0)
-        engine.generate = generate
+        remembered = Remembered(engine)
+        probes = probe(remembered, PROMPTS, empty, TOKENS, 0.0, seconds=1.0)
         assert engine.generate(PROMPTS, **greedy) == before
-    assert seen[1] == before, "the first full call while shapes change"
+    assert remembered.seen[1] == before, "the first full call while shapes change"
     assert all(map(len, probes.draft_ms.values())) and all(map(len, probes.verify_ms.values()))
     assert min(probes.verify().values()) > 0
 
