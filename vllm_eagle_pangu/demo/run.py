@@ -45,9 +45,13 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def ready(servers: list[Server], prompt: str, tokens: int) -> dict[str, Client]:
-    """Wait for servers that load side by side, then warm each up."""
+def ready(
+    stack: contextlib.ExitStack, servers: list[Server], prompt: str, tokens: int
+) -> dict[str, Client]:
+    """Start servers that load side by side, wait for them, then warm each up."""
     begin = time.monotonic()
+    for server in servers:
+        stack.enter_context(server)
     clients = {server.name: Client(server.wait()) for server in servers}
     for client in clients.values():
         client.warm_up(prompt, tokens)
@@ -87,9 +91,7 @@ def sweep(
             Server(way.name, found.target, way.speculative_config(str(found.draft)))
             for way in map(chain, batch)
         ]
-        for server in servers:
-            stack.enter_context(server)
-        clients = ready(servers, prompts[0], tokens)
+        clients = ready(stack, servers, prompts[0], tokens)
         if best is not None:
             clients[best.server.name] = best
         records = recorded(clients, prompts, tokens, repeats=1)
@@ -124,9 +126,8 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
     tokens = arguments.tokens
     with contextlib.ExitStack() as stack:
         drafting = Method("tree", arguments.nodes).speculative_config(str(found.draft))
-        tree = stack.enter_context(Server(TREE, found.target, drafting))
-        plain = stack.enter_context(Server(PLAIN, found.target, None))
-        clients = ready([tree, plain], prompts[0], tokens)
+        both = [Server(TREE, found.target, drafting), Server(PLAIN, found.target, None)]
+        clients = ready(stack, both, prompts[0], tokens)
         streams_alike = show(clients[TREE], prompts, tokens)
         chains, best = sweep(
             stack, found, arguments.chains, prompts[: options.SWEEP_PROMPTS], tokens
@@ -135,8 +136,8 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         clients = {PLAIN: clients[PLAIN], best.server.name: best, TREE: clients[TREE]}
         records = recorded(clients, prompts, tokens, options.REPEATS)
         # Once nothing is timed any more.
-        judge = stack.enter_context(Server(EXACT, found.target, None, ("--dtype=float32",)))
-        exact = ready([judge], prompts[0], tokens)[EXACT]
+        judge = Server(EXACT, found.target, None, ("--dtype=float32",))
+        exact = ready(stack, [judge], prompts[0], tokens)[EXACT]
         rounding = target_rounding(records[PLAIN], clients[PLAIN], exact)
         if arguments.plant_wrong_token:
             at = plant_wrong_token(records[TREE].completions[0][-1], exact)
