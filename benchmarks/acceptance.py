@@ -13,8 +13,10 @@ import itertools
 import sys
 from typing import Any
 
-from engines import HEAD, TARGET, acceptance_length, chain, engine, generate, heldout_prompts, save
-from engines import tree as tree_of
+from engines import by_length, engine, save
+
+from vllm_eagle_pangu.measure.method import Method, chain, tree
+from vllm_eagle_pangu.measure.statistics import tau
 
 DEPTHS = {
     3: [(1, 3, 3), (2, 3, 6), (4, 3, 12), (8, 3, 24)],
@@ -29,38 +31,34 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
     args = parser.parse_args()
-    ordered = sorted(heldout_prompts(), key=len)
-    prompts = [
-        ordered[i * (len(ordered) - 1) // max(args.prompts - 1, 1)] for i in range(args.prompts)
-    ]
+    prompts = by_length(args.prompts)
 
     rows, failures = [], []
     for depth, shapes in DEPTHS.items():
-        taus = [_tau(args, prompts, f"tree {shape}", tree_of(shape, HEAD)) for shape in shapes]
+        taus = [_tau(args, prompts, tree(shape)) for shape in shapes]
         rows += [
             {"method": "tree", "shape": s, "tau": t} for s, t in zip(shapes, taus, strict=True)
         ]
         if any(wide < narrow for narrow, wide in itertools.pairwise(taus)):
             failures.append(f"depth {depth}: a wider tree accepts less: {taus}")
-        own = _tau(args, prompts, f"eagle3 K={depth}", chain(depth, HEAD))
+        own = _tau(args, prompts, chain(depth))
         rows.append({"method": "eagle3", "shape": (1, depth, depth), "tau": own})
         if abs(taus[0] / own - 1) > 0.02:
             failures.append(f"chain policy {taus[0]:.3f} against vLLM's eagle3 {own:.3f}")
     for shape in OTHERS:
-        tau = _tau(args, prompts, f"tree {shape}", tree_of(shape, HEAD))
-        rows.append({"method": "tree", "shape": shape, "tau": tau})
+        rows.append({"method": "tree", "shape": shape, "tau": _tau(args, prompts, tree(shape))})
     print(save(f"acceptance-{args.dtype}", {"rows": rows, "failures": failures}))
     for failure in failures:
         print(failure)
     return 1 if failures else 0
 
 
-def _tau(args: Any, prompts: list[list[int]], name: str, speculative: dict[str, Any]) -> float:
-    with engine(TARGET, speculative, dtype=args.dtype) as llm:
-        generate(llm, prompts, max_tokens=args.tokens)
-        tau, _ = acceptance_length(llm)
-    print(f"{name:>18}: tau {tau:.3f}", flush=True)
-    return round(tau, 4)
+def _tau(args: Any, prompts: list[list[int]], method: Method) -> float:
+    with engine(method, dtype=args.dtype) as llm:
+        llm.generate(prompts, max_tokens=args.tokens, ignore_eos=True)
+    found = tau(llm.counts["drafts"], llm.counts["accepted"]) or 1.0
+    print(f"{method.title:>18}: tau {found:.3f}", flush=True)
+    return round(found, 4)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ import sys
 from itertools import chain
 from typing import Any
 
-from engines import HEAD, SHAPES, TARGET, engine, generate, heldout_prompts, requests, save, tree
+from engines import SHAPES, by_length, engine, save
 
 from vllm_eagle_pangu import ties
+from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
 def main() -> int:
@@ -27,18 +28,20 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     args = parser.parse_args()
 
-    prompts = _spread(heldout_prompts(), args.prompts)
+    # The ends made 3 and 900 tokens.
+    prompts = by_length(args.prompts)
+    prompts[0], prompts[-1] = prompts[0][:3], [*prompts[-1], *prompts[-2]][:900]
     lengths = sorted(map(len, prompts))
     print(f"{len(prompts)} prompts of {lengths[0]} to {lengths[-1]} tokens, {args.dtype}")
-    with engine(TARGET, None, dtype=args.dtype) as llm:
-        plain = generate(llm, prompts, max_tokens=args.tokens)
+    whole = {"max_tokens": args.tokens, "ignore_eos": True}
+    with engine(PLAIN, dtype=args.dtype) as llm:
+        plain = llm.generate(prompts, **whole)
 
     rows, differing = [], []
     for name in args.shapes:
         for batch in args.batches:
-            speculative = tree(SHAPES[name], HEAD)
-            with engine(TARGET, speculative, dtype=args.dtype, max_num_seqs=batch) as llm:
-                outputs = generate(llm, prompts, max_tokens=args.tokens)
+            with engine(tree(SHAPES[name]), dtype=args.dtype, max_num_seqs=batch) as llm:
+                outputs = llm.generate(prompts, **whole)
             different = [i for i, out in enumerate(outputs) if out != plain[i]]
             differing += [(name, batch, i, outputs[i]) for i in different]
             rows.append({"shape": name, "batch": batch, "identical": len(prompts) - len(different)})
@@ -67,15 +70,6 @@ def main() -> int:
     return 1 if wrong or (found and args.dtype == "float32") else 0
 
 
-def _spread(prompts: list[list[int]], count: int) -> list[list[int]]:
-    """`count` prompts, evenly from the shortest to the longest; the ends made 3 and 900 tokens."""
-    ordered = sorted(prompts, key=len)
-    chosen = [ordered[i * (len(ordered) - 1) // max(count - 1, 1)] for i in range(count)]
-    chosen[0] = chosen[0][:3]
-    chosen[-1] = [*chosen[-1], *chosen[-2]][:900]
-    return chosen
-
-
 def _judged(
     args: Any, prompts: Any, plain: Any, differing: Any
 ) -> tuple[ties.Rounding, list[dict[str, Any]]]:
@@ -84,16 +78,17 @@ def _judged(
 
     def logits(prompts: list[list[int]], outputs: list[list[int]]) -> list[list[ties.Logits]]:
         contexts = [prompt + output for prompt, output in zip(prompts, outputs, strict=True)]
-        answers = requests(llm, contexts, max_tokens=1, prompt_logprobs=ties.TOP)
+        answers = llm.answers(contexts, max_tokens=1, prompt_logprobs=ties.TOP)
         rows = [a.prompt_logprobs[len(p) :] for a, p in zip(answers, prompts, strict=True)]
         return [[_values(row) for row in output] for output in rows]
 
-    with engine(TARGET, None, dtype=args.dtype, logprobs_mode="raw_logits") as llm:
-        answers = requests(llm, prompts, max_tokens=args.tokens, logprobs=ties.TOP)
+    whole = {"max_tokens": args.tokens, "ignore_eos": True}
+    with engine(PLAIN, dtype=args.dtype, logprobs_mode="raw_logits") as llm:
+        answers = llm.answers(prompts, logprobs=ties.TOP, **whole)
         low += [_values(row) for a in answers for row in a.outputs[0].logprobs]
         outputs = [list(a.outputs[0].token_ids) for a in answers]
         low += chain.from_iterable(logits(prompts, outputs))
-    with engine(TARGET, None, dtype="float32", logprobs_mode="raw_logits") as llm:
+    with engine(PLAIN, dtype="float32", logprobs_mode="raw_logits") as llm:
         exact = list(chain.from_iterable(logits(prompts, outputs)))
         rounding = ties.rounding(zip(low, exact + exact, strict=True))
         rows = logits([prompts[index] for _, _, index, _ in differing], [d[-1] for d in differing])

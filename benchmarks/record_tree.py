@@ -13,9 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engines import HEAD, TARGET, engine, generate, heldout_prompts, runner_of, tree
+from engines import PAIR, engine, heldout_prompts
+from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.measure.method import tree
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.stages import Observer
 
@@ -36,14 +38,12 @@ class Recorded(Observer):
 
 def main() -> int:
     path = Path(sys.argv[1])
-    with engine(TARGET, tree((4, 5, 16), HEAD)) as llm:
-        recorded = Recorded()
-        runner_of(llm).stages.observers += (recorded,)
-        tokenizer = llm.get_tokenizer()
-        kept: list[dict[str, Any]] = []
+    recorded, tokenizer = Recorded(), AutoTokenizer.from_pretrained(PAIR.target)
+    kept: list[dict[str, Any]] = []
+    with engine(tree((4, 5, 16))) as llm, llm.watched(recorded):
         for prompt in heldout_prompts()[:24]:
             recorded.steps.clear()
-            output = generate(llm, [prompt], max_tokens=64)[0]
+            (output,) = llm.generate([prompt], max_tokens=64, ignore_eos=True)
             kept += _describe(tokenizer, prompt, output, recorded.steps)
     best = max(kept, key=lambda one: (one["strays"], len(one["accepted"])))
     path.write_text(json.dumps(best, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

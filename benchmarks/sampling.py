@@ -18,7 +18,9 @@ import sys
 from collections import Counter
 from typing import Any
 
-from engines import HEAD, SHAPES, TARGET, engine, generate, heldout_prompts, save, tree
+from engines import SHAPES, engine, heldout_prompts, save
+
+from vllm_eagle_pangu.measure.method import PLAIN, Method, tree
 
 Outcome = tuple[int, int]
 # How often the pooled draws are dealt anew.
@@ -40,8 +42,8 @@ def main() -> int:
     prompts = sorted(heldout_prompts(), key=len)
     prompt = prompts[len(prompts) // 3][:8]
 
-    plain = _draw(args, prompt, None, seed=1)
-    trees = _draw(args, prompt, tree(SHAPES[args.shape], HEAD), seed=2)
+    plain = _draw(args, prompt, PLAIN, seed=1)
+    trees = _draw(args, prompt, tree(SHAPES[args.shape]), seed=2)
     rows = []
     for setting, left, right in zip(SETTINGS, plain, trees, strict=True):
         seen, noise = _variation(left, right), _noise(left, right)
@@ -64,20 +66,16 @@ def main() -> int:
     return 0 if min(row["p_value"] for row in rows) > 0.01 / len(rows) else 1
 
 
-def _draw(args: Any, prompt: list[int], speculative: Any, seed: int) -> list[list[Outcome]]:
+def _draw(args: Any, prompt: list[int], method: Method, seed: int) -> list[list[Outcome]]:
     """Per setting, the second and third token of each completion."""
-    options = {
-        "max_num_seqs": 128,
-        "max_num_batched_tokens": 2304,
-        "seed": seed,
-    }
-    with engine(TARGET, speculative, **options) as llm:
+    options = {"max_num_seqs": 128, "max_num_batched_tokens": 2304, "seed": seed}
+    with engine(method, **options) as llm:
         drawn = []
         for setting in SETTINGS:
-            prompts = [prompt] * args.draws
-            outputs = generate(llm, prompts, max_tokens=3, detokenize=False, **setting)
+            params = {"max_tokens": 3, "ignore_eos": True, "detokenize": False, **setting}
+            outputs = llm.generate([prompt] * args.draws, **params)
             drawn.append([(output[1], output[2]) for output in outputs])
-            print(f"{'tree' if speculative else 'plain'} {setting}: drawn", flush=True)
+            print(f"{method.kind} {setting}: drawn", flush=True)
         return drawn
 
 

@@ -13,24 +13,19 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from engines import (
-    HEAD,
-    TARGET,
-    acceptance_length,
-    chain,
-    clock,
-    engine,
-    generate,
-    heldout_prompts,
-    runner_of,
-    save,
-    tree,
-)
+from engines import PAIR, engine, heldout_prompts, save
 from random_pair import write_random_pair
 
+from vllm_eagle_pangu.measure.engine import Engine, logits_of, timed
+from vllm_eagle_pangu.measure.files import aligned
+from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
+from vllm_eagle_pangu.measure.prompts import spread
+from vllm_eagle_pangu.measure.statistics import tau
 from vllm_eagle_pangu.step.stages import Observer, Stages
 
 # Where the stages of a tree step lie in the table.
@@ -45,6 +40,8 @@ OF_STAGE = {
     "grow": "draft",
 }
 SWEEP = [(2, 3, 6), (3, 4, 8), (3, 5, 12), (4, 5, 12), (4, 5, 16), (4, 6, 20), (6, 6, 24)]
+# Of a random pair: ms per step for M = 0, 4, 8, 16, 32.
+COSTS = [(2, 2, 4), (3, 3, 8), (4, 5, 16), (6, 6, 32)]
 
 
 def main() -> int:
@@ -60,27 +57,26 @@ def main() -> int:
     args = parser.parse_args()
 
     if args.random:
-        folder = Path(tempfile.mkdtemp())
-        target, head = write_random_pair(folder, args.random)
-        methods = _cost_methods(head)
+        pair = write_random_pair(Path(tempfile.mkdtemp()), args.random)
+        chains, trees = (2, 3), COSTS
         prompts = [[(7 * i + j) % 1000 + 5 for j in range(100)] for i in range(2)]
-        args.tokens, args.prompts = 32, 2
+        args.tokens = 32
     else:
-        target, head = TARGET, HEAD
-        methods = _sweep_methods(head)
-        ordered = sorted(heldout_prompts(), key=len)
-        step = max(1, len(ordered) // args.prompts)
-        prompts = ordered[step // 2 :: step][: args.prompts]
+        pair = PAIR.target, PAIR.draft
+        chains, trees = range(1, 7), SWEEP
+        prompts = spread(sorted(heldout_prompts(), key=len), args.prompts)
+    methods = {"plain": PLAIN}
+    methods |= {f"eagle3 K={length}": chain(length) for length in chains}
+    methods |= {"tree {},{},{}".format(*shape): tree(shape) for shape in trees}
 
     rates, taus, steps = defaultdict(list), {}, defaultdict(list)
     for round_index in range(args.rounds):
-        for name, speculative in methods.items():
-            rate, tau, per_step = _speed(args, target, speculative, prompts)
+        for name, method in methods.items():
+            rate, taus[name], per_step = _speed(args, pair, method, prompts)
             rates[name].append(rate)
-            taus[name] = tau
             steps[name].append(per_step)
             print(
-                f"round {round_index} {name:>16}: {rate:7.1f} tok/s  tau {tau:.2f}  "
+                f"round {round_index} {name:>16}: {rate:7.1f} tok/s  tau {taus[name]:.2f}  "
                 f"{per_step:.2f} ms/step",
                 flush=True,
             )
@@ -95,17 +91,12 @@ def main() -> int:
         }
         for name in methods
     ]
-    print(f"{'method':>16} {'tok/s':>8} {'ratio':>6} {'tau':>5} {'ms/step':>8}")
-    for row in rows:
-        print(
-            f"{row['method']:>16} {row['tokens_per_s']:8.1f} {row['ratio']:6.2f} "
-            f"{row['tau']:5.2f} {row['ms_per_step']:8.2f}"
-        )
+    print(aligned(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows]))
     best = [
         max((row for row in rows if row["method"].startswith(kind)), key=lambda row: row["ratio"])
         for kind in ("plain", "eagle3", "tree")
     ]
-    stages = {row["method"]: _stages(args, target, methods[row["method"]], prompts) for row in best}
+    stages = {row["method"]: _stages(args, pair, methods[row["method"]], prompts) for row in best}
     for name, parts in stages.items():
         print(
             f"stages of {name}, ms per step: "
@@ -117,56 +108,34 @@ def main() -> int:
     return 0
 
 
-def _sweep_methods(head: Path) -> dict[str, Any]:
-    methods: dict[str, Any] = {"plain": None}
-    methods |= {f"eagle3 K={k}": chain(k, head) for k in range(1, 7)}
-    methods |= {f"tree {w},{d},{m}": tree((w, d, m), head) for w, d, m in SWEEP}
-    return methods
+def _opened(args: Any, pair: tuple[Path, Path], method: Method) -> Engine:
+    return engine(
+        method,
+        *pair,
+        dtype=args.dtype,
+        enforce_eager=not args.compiled,
+        max_num_seqs=4,
+        skip_tokenizer_init=bool(args.random),
+    )
 
 
-def _cost_methods(head: Path) -> dict[str, Any]:
-    """ms per step for M = 0, 4, 8, 16, 32."""
-    methods: dict[str, Any] = {"plain": None}
-    methods |= {f"eagle3 K={k}": chain(k, head) for k in (2, 3)}
-    for shape in ((2, 2, 4), (3, 3, 8), (4, 5, 16), (6, 6, 32)):
-        methods["tree {},{},{}".format(*shape)] = tree(shape, head)
-    return methods
-
-
-def _options(args: Any) -> dict[str, Any]:
-    return {
-        "dtype": args.dtype,
-        "enforce_eager": not args.compiled,
-        "max_num_seqs": 4,
-        "skip_tokenizer_init": bool(args.random),
-    }
+def _params(args: Any) -> dict[str, Any]:
+    return {"max_tokens": args.tokens, "ignore_eos": True, "detokenize": not args.random}
 
 
 def _speed(
-    args: Any, target: Path, speculative: Any, prompts: list[list[int]]
+    args: Any, pair: tuple[Path, Path], method: Method, prompts: list[list[int]]
 ) -> tuple[float, float, float]:
     """(tokens/s, τ, ms per decoding step), one prompt at a time, prefill included in tokens/s."""
-    with engine(target, speculative, **_options(args)) as llm:
-        generate(llm, prompts[:1], max_tokens=16, detokenize=not args.random)
-        _, counters = acceptance_length(llm)
-        core = llm.llm_engine.engine_core
-        step, times = core.get_output, []
-
-        def timed() -> Any:
-            begin = clock()
-            result = step()
-            times.append(clock() - begin)
-            return result
-
-        core.get_output = timed
-        begin, count = clock(), 0
-        for prompt in prompts:
-            count += len(
-                generate(llm, [prompt], max_tokens=args.tokens, detokenize=not args.random)[0]
-            )
-        elapsed = clock() - begin
-        tau, _ = acceptance_length(llm, counters)
-    return 1e3 * count / elapsed, tau, statistics.median(times)
+    with _opened(args, pair, method) as llm:
+        llm.generate(prompts[:1], **{**_params(args), "max_tokens": 16})
+        found = [llm.measure(f"prompt {i}", p, **_params(args)) for i, p in enumerate(prompts)]
+    tokens, seconds, drafts, accepted = (
+        sum(figures[name] for figures in found)
+        for name in ("output_tokens", "seconds", "drafts", "accepted")
+    )
+    steps = [step for figures in found for step in figures["steps_ms"]]
+    return tokens / seconds, tau(drafts, accepted) or 1.0, statistics.median(steps)
 
 
 class Spent(Observer):
@@ -178,65 +147,43 @@ class Spent(Observer):
     def ended(self) -> None:
         for stage, seconds in self.stages.times.items():
             if stage in OF_STAGE:
-                self.spent[OF_STAGE[stage]] += 1e3 * seconds
+                part = OF_STAGE[stage]
+                self.spent[part] = self.spent.get(part, 0.0) + 1e3 * seconds
 
 
-def _time_vllms(runner: Any, spent: dict[str, float]) -> None:
-    """The same of vLLM's own runner, which tells nobody of its stages."""
-    parts = [
-        (runner, "_model_forward", "verify"),
-        (runner.model, "compute_logits", "verify"),
-        (runner.sampler, "forward", "sampler"),
-        (runner, "_prepare_inputs", "inputs"),
-        (runner, "_build_attention_metadata", "inputs"),
-    ]
+@contextmanager
+def _watched(llm: Engine, spent: dict[str, float]) -> Iterator[None]:
+    """`spent` of each step; of vLLM's own runner, which tells of no stages, by its modules."""
+    runner = llm.runner
+    if hasattr(runner, "stages"):
+        with llm.watched(Spent(runner.stages, spent)):
+            yield
+        return
+    parts = {"verify": llm.target_modules(), "sampler": [runner.sampler]}
     if runner.speculative_config is not None:
-        parts.append((runner.drafter, "propose", "draft"))
-
-    def timed(original: Any, stage: str) -> Any:
-        def wrapped(*a: Any, **k: Any) -> Any:
-            begin = clock()
-            try:
-                return original(*a, **k)
-            finally:
-                spent[stage] += clock() - begin
-
-        return wrapped
-
-    for owner, name, stage in parts:
-        setattr(owner, name, timed(getattr(owner, name), stage))
+        head = runner.drafter.model
+        parts["draft"] = [head, *logits_of(head)]
+    with timed(spent, parts):
+        yield
 
 
 def _stages(
-    args: Any, target: Path, speculative: Any, prompts: list[list[int]]
+    args: Any, pair: tuple[Path, Path], method: Method, prompts: list[list[int]]
 ) -> dict[str, float]:
     """Median ms per step of the stages of a decoding step.
 
     `verify` is the target's forward and its logits, `draft` all passes of the head, `ours` what
     this plugin adds besides (placing trees, masks, walk, commit); vLLM's are `sampler` (and the
     rows that it is given), `inputs` (its batch and attention metadata) and `rest` (scheduler,
-    bookkeeping, output).
+    bookkeeping, output). vLLM's own runner tells of its modules only: its `inputs`, and what its
+    drafter does between passes, lie in `rest`.
     """
-    with engine(target, speculative, **_options(args)) as llm:
-        runner, spent = runner_of(llm), defaultdict(float)
-        if hasattr(runner, "stages"):
-            runner.stages.observers += (Spent(runner.stages, spent),)
-        else:
-            _time_vllms(runner, spent)
-        steps = []
-        core = llm.llm_engine.engine_core
-        step = core.get_output
-
-        def whole() -> Any:
-            spent.clear()
-            begin = clock()
-            result = step()
-            steps.append({**spent, "total": clock() - begin})
-            return result
-
-        core.get_output = whole
+    steps, spent = [], dict[str, float]()
+    with _opened(args, pair, method) as llm, _watched(llm, spent):
         for prompt in prompts:
-            generate(llm, [prompt], max_tokens=args.tokens, detokenize=not args.random)
+            for total, _ in llm.steps(prompt, **_params(args)):
+                steps.append({**spent, "total": total})
+                spent.clear()
     # Steps with a prefill draft and verify another number of rows: the median leaves them out.
     parts = {
         stage: statistics.median(step.get(stage, 0.0) for step in steps)

@@ -10,24 +10,13 @@ prompts' ratios of times, with the middle half of them as its spread.
 
 import argparse
 import statistics
-import sys
 import tempfile
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+from engines import SHAPES, engine, heldout_prompts, save
 
-from engines import (
-    HEAD,
-    SHAPES,
-    TARGET,
-    clock,
-    engine,
-    generate,
-    heldout_prompts,
-    runner_of,
-    save,
-    tree,
-)
+from vllm_eagle_pangu.measure.engine import now_ms
+from vllm_eagle_pangu.measure.method import tree
+from vllm_eagle_pangu.measure.turns import turns
 
 
 def main() -> None:
@@ -39,23 +28,20 @@ def main() -> None:
     prompts = [prompt for prompt in heldout_prompts() if len(prompt) < 300][: arguments.prompts]
     ratios, times = [], {"on": [], "off": []}
     with tempfile.TemporaryDirectory() as folder:
-        spec = tree(SHAPES["default"], HEAD, trace_dir=folder)
-        with engine(TARGET, spec, dtype="bfloat16", max_num_seqs=1) as llm:
-            stages = runner_of(llm).stages
+        options = {"trace_dir": folder, "dtype": "bfloat16", "max_num_seqs": 1}
+        params = {"max_tokens": arguments.tokens, "ignore_eos": True}
+        with engine(tree(SHAPES["default"]), **options) as llm:
+            stages = llm.runner.stages
             traced = stages.observers
             assert traced
-            generate(llm, prompts[:4], max_tokens=arguments.tokens)
-            for turn in range(arguments.rounds):
-                for index, prompt in enumerate(prompts):
-                    took = {}
-                    for state in ("on", "off") if (turn + index) % 2 else ("off", "on"):
-                        stages.observers = traced if state == "on" else ()
-                        begin = clock()
-                        generate(llm, [prompt], max_tokens=arguments.tokens)
-                        took[state] = clock() - begin
-                    ratios.append(took["on"] / took["off"])
-                    for state, value in took.items():
-                        times[state].append(value)
+            llm.generate(prompts[:4], **params)
+            for _, prompt, order in turns(("off", "on"), prompts, arguments.rounds):
+                for state in order:
+                    stages.observers = traced if state == "on" else ()
+                    begin = now_ms()
+                    llm.generate([prompt], **params)
+                    times[state].append(now_ms() - begin)
+                ratios.append(times["on"][-1] / times["off"][-1])
     quartiles = statistics.quantiles(ratios, n=4)
     result = {
         "pairs": len(ratios),

@@ -9,18 +9,20 @@ the time in which the bytes that an op must move would be copied here (measured 
 """
 
 import argparse
-import csv
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from sizes import Measurement, measurements
+
+from vllm_eagle_pangu.measure.files import write_csv
+from vllm_eagle_pangu.measure.statistics import percentile
+from vllm_eagle_pangu.tracing.provenance import device_facts, versions
 
 ROOT = Path(__file__).parents[2]
 TESTS = [
@@ -31,22 +33,6 @@ TESTS = [
     "tests/kernels/test_draft_ops.py",
     "tests/kernels/test_tree_attention_cpp.py",
 ]
-FIELDS = (
-    "op",
-    "implementation",
-    "shape",
-    "dtype",
-    "device",
-    "launch",
-    "unit",
-    "p20",
-    "p50",
-    "p80",
-    "bytes_moved",
-    "floor_fraction",
-    "versions",
-    "date",
-)
 
 
 def main() -> int:
@@ -76,10 +62,7 @@ def main() -> int:
                 rows.append(_row(args, measurement, implementation, bandwidth))
                 print("{op:>16} {implementation:>10} {shape:<36} {p50:>10} us".format(**rows[-1]))
     out = args.out or ROOT / "benchmarks" / "results" / f"ops-{args.device}.csv"
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(rows, out)
     print(out)
     if args.plot:
         from plot import plot
@@ -102,7 +85,7 @@ def _row(
 
     call, launch = _captured(run) if args.device == "cuda" else (run, "call")
     times = _times(call, args.device, args.milliseconds)
-    p20, p50, p80 = (_percentile(times, share) for share in (0.2, 0.5, 0.8))
+    p20, p50, p80 = (percentile(times, share) for share in (20, 50, 80))
     floor = measurement.bytes_moved / bandwidth * 1e6
     return {
         "op": measurement.op,
@@ -123,7 +106,7 @@ def _row(
 
 
 def _times(run: Callable[[], Any], device: str, milliseconds: float) -> list[float]:
-    """Microseconds of single calls, sorted."""
+    """Microseconds of single calls."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     for _ in range(3):
         run()
@@ -135,7 +118,7 @@ def _times(run: Callable[[], Any], device: str, milliseconds: float) -> list[flo
         run()
         wait()
         times.append((time.perf_counter() - begin) * 1e6)
-    return sorted(times)
+    return times
 
 
 def _captured(run: Callable[[], Any]) -> tuple[Callable[[], Any], str]:
@@ -153,34 +136,25 @@ def _captured(run: Callable[[], Any]) -> tuple[Callable[[], Any], str]:
     return graph.replay, "graph"
 
 
-def _percentile(times: list[float], share: float) -> float:
-    return times[min(len(times) - 1, int(share * len(times)))]
-
-
 def _bandwidth(device: str) -> float:
     """Bytes per second, read and written, of a copy that no cache holds."""
     size = 1 << (31 if device == "cuda" else 28)
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     to = torch.empty_like(source)
     times = _times(lambda: to.copy_(source), device, 1000)
-    return 2 * size / (_percentile(times, 0.2) / 1e6)
+    return 2 * size / (percentile(times, 20) / 1e6)
 
 
 def _device_name(device: str) -> str:
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    names = (
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    )
-    return f"{next(names, 'CPU')}, {torch.get_num_threads()} threads"
+    facts = device_facts(device)
+    threads = f", {facts['torch_threads']} threads" if device == "cpu" else ""
+    return f"{facts['name']}{threads}"
 
 
 def _versions() -> str:
-    names = ["torch", "vllm-eagle-pangu"]
-    names += ["triton"] if torch.cuda.is_available() else []
-    return " ".join(f"{name}={version(name)}" for name in names)
+    found = versions()
+    names = ("torch", "vllm-eagle-pangu", *(["triton"] if torch.cuda.is_available() else []))
+    return " ".join(f"{name}={found[name]}" for name in names)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 import pytest
 
-from vllm_eagle_pangu.bench.formulas import acceptance_rate, expected_tokens, speedup_bound
+from vllm_eagle_pangu.measure.statistics import acceptance_rate, expected_tokens, speedup_bound
 
 
 def test_alpha_is_the_share_of_tried_tokens_that_were_accepted():

@@ -4,8 +4,8 @@
 from collections import Counter
 
 from vllm_eagle_pangu.bench.groups import PROMPTS_PER_BLOCK, Group, rounds
-from vllm_eagle_pangu.bench.methods import PLAIN, chain, own_chain, tree
-from vllm_eagle_pangu.bench.prompts import Prompt
+from vllm_eagle_pangu.measure.method import PLAIN, chain, own_chain, tree
+from vllm_eagle_pangu.measure.prompts import Prompt
 
 PROMPTS = tuple(Prompt(f"p{i}", i, ("x",)) for i in range(2 * PROMPTS_PER_BLOCK + 1))
 METHODS = (PLAIN, chain(2), tree((4, 5, 16)))
@@ -45,14 +45,14 @@ def test_parts_fit_the_engines_and_each_has_plain():
 
 
 def test_the_speculative_configurations_of_the_methods():
-    assert PLAIN.speculative("head", "traces") is None
-    assert chain(4).speculative("head", "traces") == {
+    assert PLAIN.speculative_config("head", "traces") is None
+    assert chain(4).speculative_config("head", "traces") == {
         "method": "eagle3",
         "model": "head",
         "num_speculative_tokens": 4,
     }
-    assert own_chain(4).speculative("head")["tree_policy"] == "chain"
-    assert tree((4, 5, 16), window=128).speculative("head", "traces") == {
+    assert own_chain(4).speculative_config("head")["tree_policy"] == "chain"
+    assert tree((4, 5, 16), window=128).speculative_config("head", "traces") == {
         "method": "eagle_pangu",
         "model": "head",
         "num_speculative_tokens": 16,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from vllm_eagle_pangu.bench.config import PromptConfig
-from vllm_eagle_pangu.bench.prompts import Conversations, Prompt, read_prompts, select, spread
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_prompts, select, spread
 
 HUMANEVAL = [
     {

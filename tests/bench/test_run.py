@@ -12,11 +12,11 @@ from vllm_eagle_pangu.bench.command import run
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN
-from vllm_eagle_pangu.bench.prompts import Conversations, Prompt
 from vllm_eagle_pangu.bench.records import KEY, RecordFile, record_file
 from vllm_eagle_pangu.bench.session import Place
 from vllm_eagle_pangu.bench.sharding import Rank
+from vllm_eagle_pangu.measure.method import PLAIN
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 
 from .test_prompts import WordTokenizer
 

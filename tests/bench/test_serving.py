@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from vllm_eagle_pangu.bench.config import BenchConfig, ConcurrencyConfig
-from vllm_eagle_pangu.bench.methods import PLAIN, tree
-from vllm_eagle_pangu.bench.serving import BenchServer, Load, client_command, write_dataset
+from vllm_eagle_pangu.bench.serving import Load, bench_server, client_command, write_dataset
+from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
 @pytest.fixture
 def server():
     config = BenchConfig(concurrency=ConcurrencyConfig(levels=(1, 32)))
-    return BenchServer(tree((4, 5, 16)), Path("target"), Path("head"), config)
+    return bench_server(tree((4, 5, 16)), Path("target"), Path("head"), config)
 
 
 def test_the_server_has_room_for_the_highest_level(server):
@@ -25,7 +25,7 @@ def test_the_server_has_room_for_the_highest_level(server):
 
 def test_plain_decoding_is_served_without_speculation():
     config = BenchConfig(concurrency=ConcurrencyConfig())
-    assert "--speculative-config" not in BenchServer(PLAIN, Path("t"), Path("h"), config).command()
+    assert "--speculative-config" not in bench_server(PLAIN, Path("t"), Path("h"), config).command()
 
 
 def test_vllm_takes_the_dataset_and_the_clients_flags(server, tmp_path):

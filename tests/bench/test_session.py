@@ -7,11 +7,11 @@ from vllm_eagle_pangu.bench import session as session_module
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.engines import EngineError
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, chain, tree
-from vllm_eagle_pangu.bench.prompts import Conversations, Prompt
 from vllm_eagle_pangu.bench.records import key_of, read_records
 from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.sharding import Rank
+from vllm_eagle_pangu.measure.method import PLAIN, chain, tree
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 
 from .test_prompts import WordTokenizer
 

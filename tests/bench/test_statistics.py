@@ -4,7 +4,6 @@
 import pytest
 
 from vllm_eagle_pangu.bench.statistics import (
-    percentile,
     restrict,
     runs_of,
     speedups_by_prompt,
@@ -13,6 +12,7 @@ from vllm_eagle_pangu.bench.statistics import (
     tau,
     tokens_per_second,
 )
+from vllm_eagle_pangu.measure.statistics import percentile
 
 
 def record(seconds, tokens=10, drafts=0, accepted=0, output=(1, 2), **key):

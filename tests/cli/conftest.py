@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.demo.server import ProcessGroup, Server, free_port
+from vllm_eagle_pangu.measure.server import ProcessGroup, Server, free_port
 
 # What a user's shell may have set, and the tests' own shell.
 VARIABLES = (
@@ -83,7 +83,7 @@ def serving(
 ) -> Callable[..., AbstractContextManager[Served]]:
     """`with serving(words, environment) as server`: it answers; afterwards it is gone."""
     # A first start compiles the model.
-    monkeypatch.setattr("vllm_eagle_pangu.demo.server.START_TIMEOUT_S", 900.0)
+    monkeypatch.setattr("vllm_eagle_pangu.measure.server.START_TIMEOUT_S", 900.0)
 
     @contextmanager
     def start(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Served]:

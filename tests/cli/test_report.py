@@ -2,8 +2,9 @@
 """The demo's figures: rates, acceptance lengths, verdicts and tables."""
 
 from vllm_eagle_pangu import ties
-from vllm_eagle_pangu.demo import report, table
-from vllm_eagle_pangu.demo.measure import Completion, Record
+from vllm_eagle_pangu.demo import report
+from vllm_eagle_pangu.demo.client import Completion, Record
+from vllm_eagle_pangu.measure.files import aligned
 
 
 def completion(seconds: float, tokens: int = 10) -> Completion:
@@ -23,7 +24,7 @@ def test_tau_counts_the_bonus_token_and_is_absent_without_speculation():
 
 
 def test_table_aligns_the_first_column_left_and_the_others_right():
-    text = table.render(["method", "x"], [["tree", "1.5"], ["a chain", "12"]])
+    text = aligned(["method", "x"], [["tree", "1.5"], ["a chain", "12"]])
 
     assert text.splitlines() == [
         "method     x",

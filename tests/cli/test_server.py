@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.demo.server import COUNTER, ProcessGroup, Server, free_port
+from vllm_eagle_pangu.measure.server import COUNTER, ProcessGroup, Server, free_port, log_excerpt
 
 # A parent that starts a child, tells its number, and waits: like an API server with its engine.
 FAMILY = """
@@ -31,7 +31,7 @@ def start_family(child: str, folder: Path) -> tuple[ProcessGroup, int]:
     command = [sys.executable, "-c", FAMILY.format(child=child)]
     group = ProcessGroup(command, dict(os.environ), folder / "log")
     while not group.log.read_text().strip():
-        assert group.process.poll() is None, group.log_excerpt()
+        assert group.process.poll() is None, log_excerpt(group.log)
     return group, int(group.log.read_text())
 
 
@@ -51,7 +51,7 @@ def running(number: int) -> bool:
 
 @pytest.mark.parametrize("child", [WILLING, STUBBORN], ids=["willing", "ignores SIGTERM"])
 def test_stop_ends_parent_and_child(child: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("vllm_eagle_pangu.demo.server.STOP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("vllm_eagle_pangu.measure.server.STOP_TIMEOUT_S", 1.0)
     group, number = start_family(child, tmp_path)
     assert running(number)
 
@@ -106,7 +106,7 @@ def test_sigterm_to_the_demo_ends_its_server(tmp_path: Path):
     program = (
         "import signal, sys\n"
         "from vllm_eagle_pangu.demo.run import ended_by_sigterm\n"
-        "from vllm_eagle_pangu.demo.server import Server\n"
+        "from vllm_eagle_pangu.measure.server import Server\n"
         "server = Server('idle', '.', None)\n"
         "server.command = lambda: [sys.executable, '-c', 'import time; time.sleep(600)']\n"
         "with ended_by_sigterm(), server:\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from vllm_eagle_pangu.demo.server import ProcessGroup, Server
+from vllm_eagle_pangu.measure.server import ProcessGroup, Server
 
 pytestmark = pytest.mark.engine
 

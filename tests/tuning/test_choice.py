@@ -8,10 +8,10 @@ import pytest
 
 from vllm_eagle_pangu.config import TreeConfig
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.measure.method import PLAIN, chain, of_shape
 from vllm_eagle_pangu.tuning import grid, sweep
 from vllm_eagle_pangu.tuning.choice import Choice, mean_ratio, verdict
 from vllm_eagle_pangu.tuning.cost import StepCost, never_falling
-from vllm_eagle_pangu.tuning.method import PLAIN, tree, vllm_chain
 from vllm_eagle_pangu.tuning.prediction import Prediction, finalists
 from vllm_eagle_pangu.tuning.probing import Probes
 from vllm_eagle_pangu.tuning.race import Times
@@ -20,7 +20,7 @@ from vllm_eagle_pangu.tuning.settings import Settings
 from vllm_eagle_pangu.tuning.sweep import Sweep
 from vllm_eagle_pangu.tuning.tune import Outcome
 
-NARROW, WIDE = tree(TreeShape(2, 3, 6)), tree(TreeShape(4, 5, 16))
+NARROW, WIDE = of_shape(TreeShape(2, 3, 6)), of_shape(TreeShape(4, 5, 16))
 
 
 def times(rate: float) -> Times:
@@ -76,7 +76,7 @@ def test_costs_that_fall_are_pooled():
 
 def test_every_shape_of_the_grid_is_one_that_the_configuration_takes():
     for shape in grid.shapes(grid.BUDGETS):
-        config = tree(shape).speculative_config("HEAD")
+        config = of_shape(shape).speculative_config("HEAD")
         assert TreeConfig.split(config, {"method", "model"})[0].shape() == shape
 
 
@@ -92,11 +92,11 @@ def test_finalists_differ_in_growth_and_chains_are_the_best_and_a_shorter_one():
     (methods,) = finalists({1: rows}).values()
     assert methods == [
         PLAIN,
-        vllm_chain(4),
-        vllm_chain(3),
-        tree(shapes[0]),
-        tree(shapes[2]),
-        tree(shapes[3]),
+        chain(4),
+        chain(3),
+        of_shape(shapes[0]),
+        of_shape(shapes[2]),
+        of_shape(shapes[3]),
     ]
 
 
@@ -109,8 +109,8 @@ def test_what_is_good_at_every_batch_size_is_run_at_every_batch_size():
         }
     )
     for methods in chosen.values():
-        assert tree(both) in methods and PLAIN in methods
-    assert tree(small) in chosen[1] and tree(large) in chosen[8]
+        assert of_shape(both) in methods and PLAIN in methods
+    assert of_shape(small) in chosen[1] and of_shape(large) in chosen[8]
 
 
 def test_the_fastest_at_each_batch_size_and_the_fastest_over_all():
@@ -130,8 +130,8 @@ def test_the_fastest_at_each_batch_size_and_the_fastest_over_all():
     ("fastest", "says"),
     [
         (PLAIN, "No speculation is fastest at batch 1: leave speculative_config out."),
-        (vllm_chain(3), "A chain is fastest at batch 1: eagle3 K=3, 2.00 x plain."),
-        (tree(chain_shape(3)), "A chain is fastest at batch 1: chain 3, 2.00 x plain."),
+        (chain(3), "A chain is fastest at batch 1: eagle3 K=3, 2.00 x plain."),
+        (of_shape(chain_shape(3)), "A chain is fastest at batch 1: chain 3, 2.00 x plain."),
     ],
 )
 def test_chains_and_no_speculation_are_answers_too(fastest, says):
@@ -146,7 +146,7 @@ def test_plain_decoding_is_the_choice_where_speculation_gains_next_to_nothing():
 
 
 def test_a_sweep_judges_the_choice_by_its_leaders_run_again(monkeypatch):
-    rates = {PLAIN: 50, NARROW: 100, WIDE: 108, vllm_chain(2): 80, vllm_chain(3): 90}
+    rates = {PLAIN: 50, NARROW: 100, WIDE: 108, chain(2): 80, chain(3): 90}
     again = rates | {WIDE: 104}
     groups = []
 
@@ -157,7 +157,7 @@ def test_a_sweep_judges_the_choice_by_its_leaders_run_again(monkeypatch):
     monkeypatch.setattr(sweep, "race", raced)
     found = sweep.sweep(TwoAtATime(), NARROW, list(rates), [], 1, lambda line: None)
     assert groups[:-1] == [[NARROW, m] for m in rates if m != NARROW]
-    assert groups[-1] == [NARROW, WIDE, vllm_chain(3), vllm_chain(2)]
+    assert groups[-1] == [NARROW, WIDE, chain(3), chain(2)]
     assert found.relative[WIDE] == 1.08 and found.reached == pytest.approx(1 / 1.04)
 
 
@@ -169,7 +169,7 @@ class TwoAtATime:
 def test_every_method_of_the_sweep_can_be_run_at_its_batch_size():
     for batch in (1, 4, 16, 64):
         names = sweep.candidates(batch, "cpu")
-        assert PLAIN in names and vllm_chain(1) in names
+        assert PLAIN in names and chain(1) in names
         assert all(m.shape is None or m.shape.nodes * batch < 256 for m in names)
     assert len(sweep.candidates(1, "cpu")) == 24
 
@@ -196,8 +196,8 @@ def test_files_hold_the_configuration_the_table_and_the_provenance(tmp_path):
     assert found["provenance"]["versions"]["python"]
     with paths[1].open() as lines:
         rows = {row["method"]: row for row in csv.DictReader(lines)}
-    assert rows[WIDE.name]["expected_tokens_per_s"] == "300.0"
-    assert rows[WIDE.name]["chosen"] == "overall" and rows[PLAIN.name]["expected_tau"] == ""
-    assert rows[NARROW.name]["sweep_share_of_choice"] == "1.1"
+    assert rows[WIDE.title]["expected_tokens_per_s"] == "300.0"
+    assert rows[WIDE.title]["chosen"] == "overall" and rows[PLAIN.title]["expected_tau"] == ""
+    assert rows[NARROW.title]["sweep_share_of_choice"] == "1.1"
     text = paths[2].read_text()
     assert "--speculative-config '{" in text and "| tree W=4 D=5 M=16 |" in text

@@ -4,9 +4,10 @@ from argparse import ArgumentParser
 
 import pytest
 
+from vllm_eagle_pangu.measure.prompts import pieces, read_texts, spread
 from vllm_eagle_pangu.tuning.command import add_arguments, run
 from vllm_eagle_pangu.tuning.engines import environment
-from vllm_eagle_pangu.tuning.prompts import MAX_PROMPTS, pieces, read_prompts, spread
+from vllm_eagle_pangu.tuning.prompts import MAX_PROMPTS
 from vllm_eagle_pangu.tuning.settings import Settings
 
 PARTS = ["--model", "T", "--head", "H"]
@@ -58,7 +59,7 @@ def test_bad_prompt_files_are_named(tmp_path, text, message):
     path = tmp_path / "prompts.jsonl"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        read_prompts(str(path))
+        read_texts(str(path))
 
 
 def test_command_reports_a_missing_prompt_file_on_stderr_and_returns_2(tmp_path, capsys):
@@ -99,10 +100,10 @@ def test_the_users_environment_wins_but_for_the_hooked_process_and_traces(prompt
 
 
 def test_prompts_are_taken_from_all_over_the_file(prompts):
-    assert read_prompts(prompts) == ["one", "two"]
-    assert spread(range(100), 4) == [0, 25, 50, 75]
-    assert len(spread(range(MAX_PROMPTS + 1), MAX_PROMPTS)) == MAX_PROMPTS
-    assert spread("ab", 5) == ["a", "b"]
+    assert read_texts(prompts) == ["one", "two"]
+    assert spread(range(100), 4, 0) == [0, 25, 50, 75]
+    assert len(spread(range(MAX_PROMPTS + 1), MAX_PROMPTS, 0)) == MAX_PROMPTS
+    assert spread("ab", 5, 0) == ["a", "b"]
 
 
 def test_too_few_prompts_fill_a_batch_by_coming_again():

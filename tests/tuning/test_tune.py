@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.measure.method import PLAIN, chain, of_shape
 from vllm_eagle_pangu.models.registration import register_models
 from vllm_eagle_pangu.tuning import grid, prediction, probing
 from vllm_eagle_pangu.tuning.acceptance import step_lengths
 from vllm_eagle_pangu.tuning.command import measure
 from vllm_eagle_pangu.tuning.engines import Engines
-from vllm_eagle_pangu.tuning.method import PLAIN, tree, vllm_chain
 from vllm_eagle_pangu.tuning.probing import Probes, probe
 from vllm_eagle_pangu.tuning.race import race
 from vllm_eagle_pangu.tuning.recording import record
@@ -45,18 +45,18 @@ def engines(tiny_pangu, tiny_head):
 
 def test_simulated_steps_are_those_of_real_engines_and_recording_leaves_no_trace(engines):
     widths, shapes = (1, 3, 8), (TreeShape(1, 4, 4), TreeShape(3, 3, 7))
-    widest = tree(grid.largest(0)).speculative_config(engines.settings.head)
+    widest = of_shape(grid.largest(0)).speculative_config(engines.settings.head)
     greedy = {"temperature": 0.0, "max_tokens": TOKENS}
     with engines.open(widest, 4) as engine:
         recording = record(engine, PROMPTS, widths, 5, TOKENS, 0.0)
-        assert engine.drafts == 0, "nothing grown is verified while recording"
+        assert engine.counts["drafts"] == 0, "nothing grown is verified while recording"
         texts = engine.generate(PROMPTS, **greedy)
-        assert engine.drafts > 0, "afterwards the engine drafts as before"
+        assert engine.counts["drafts"] > 0, "afterwards the engine drafts as before"
     # It looked ahead as far as a step behind the last token would.
     cut = {request: text[:TOKENS] for request, text in recording.texts.items()}
     assert sorted(cut.values()) == sorted(texts)
     for shape in shapes:
-        with engines.open(tree(shape).speculative_config(engines.settings.head), 4) as engine:
+        with engines.open(of_shape(shape).speculative_config(engines.settings.head), 4) as engine:
             assert engine.generate(PROMPTS, **greedy) == texts
         steps = emitted = 0
         for request, text in cut.items():
@@ -65,27 +65,35 @@ def test_simulated_steps_are_those_of_real_engines_and_recording_leaves_no_trace
             # The last token is decoded without a tree.
             lengths = step_lengths(accepted, len(text), len(text) - 3)
             steps, emitted = steps + len(lengths), emitted + sum(lengths)
-        assert steps == engine.drafts, shape
+        assert steps == engine.counts["drafts"], shape
         # vLLM also counts what a request's last tree holds beyond its last token.
-        beyond = engine.accepted + engine.drafts - emitted
+        beyond = engine.counts["accepted"] + engine.counts["drafts"] - emitted
         assert 0 <= beyond <= len(texts) * (shape.depth - 1), shape
         assert shape.width > 1 or beyond == 0
+
+
+class Remembered:
+    """An engine whose completions are kept."""
+
+    def __init__(self, engine):
+        self.engine, self.watched, self.seen = engine, engine.watched, []
+
+    def generate(self, *prompts, **params):
+        self.seen.append(self.engine.generate(*prompts, **params))
+        return self.seen[-1]
 
 
 def test_probing_changes_shapes_step_by_step_and_no_token(engines):
     budgets = (1, 2, 4, 8)
     greedy = {"temperature": 0.0, "max_tokens": TOKENS}
-    widest = tree(grid.largest(max(budgets))).speculative_config(engines.settings.head)
+    widest = of_shape(grid.largest(max(budgets))).speculative_config(engines.settings.head)
     with engines.open(widest, 2) as engine:
         before = engine.generate(PROMPTS, **greedy)
         empty = Probes.empty(2, (1, 3, 8), (2, 5), budgets)
-        seen: list[list[list[int]]] = []
-        generate = engine.generate
-        engine.generate = lambda *a, **k: seen.append(generate(*a, **k)) or seen[-1]
-        probes = probe(engine, PROMPTS, empty, TOKENS, 0.0, seconds=1.0)
-        engine.generate = generate
+        remembered = Remembered(engine)
+        probes = probe(remembered, PROMPTS, empty, TOKENS, 0.0, seconds=1.0)
         assert engine.generate(PROMPTS, **greedy) == before
-    assert seen[1] == before, "the first full call while shapes change"
+    assert remembered.seen[1] == before, "the first full call while shapes change"
     assert all(map(len, probes.draft_ms.values())) and all(map(len, probes.verify_ms.values()))
     assert min(probes.verify().values()) > 0
 
@@ -102,12 +110,12 @@ def test_a_race_runs_every_method_and_leaves_out_a_chain_that_vllm_does_not_star
         return real(self, speculative, batch_size)
 
     monkeypatch.setattr(Engines, "open", open_or_not)
-    methods = [PLAIN, vllm_chain(3), vllm_chain(7), tree(TreeShape(2, 3, 6))]
+    methods = [PLAIN, chain(3), chain(7), of_shape(TreeShape(2, 3, 6))]
     times = race(engines, methods, PROMPTS, 1, said.append, rounds=2)
-    assert list(times) == [PLAIN, vllm_chain(3), tree(TreeShape(2, 3, 6))]
+    assert list(times) == [PLAIN, chain(3), of_shape(TreeShape(2, 3, 6))]
     assert said == ["eagle3 K=7: left out, vLLM does not start it: not this one"]
     assert {len(figures.seconds) for figures in times.values()} == {len(PROMPTS)}
-    assert times[PLAIN].tau is None and times[vllm_chain(3)].tau > 1
+    assert times[PLAIN].tau is None and times[chain(3)].tau > 1
     tokens = [figures.tokens for figures in times.values()]
     assert tokens[0] == tokens[1] == tokens[2] == [[TOKENS] * 2] * len(PROMPTS)
 

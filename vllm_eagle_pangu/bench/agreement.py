@@ -8,9 +8,9 @@ import math
 from pathlib import Path
 
 from vllm_eagle_pangu.bench.experiments.base import Row, speedup_text
-from vllm_eagle_pangu.bench.methods import PLAIN
 from vllm_eagle_pangu.bench.report import table
 from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.measure.method import PLAIN
 
 # What tells rows of an experiment apart, beside the method.
 PLACES = ("sweep", "depth", "nodes", "window", "concurrency", "temperature")

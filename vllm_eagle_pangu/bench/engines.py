@@ -1,55 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines in processes of their own, several loaded at once, seen from the process that asks."""
+"""Engines in processes of their own, several loaded at once, seen from the process that asks.
+
+Between requests an engine's process waits in a read and takes no processor time. The end of its
+pipe ends it, so it does not outlive the process that asks.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.demo.settings import server_environment
+from vllm_eagle_pangu.measure.engine import Engine
+from vllm_eagle_pangu.measure.server import log_excerpt, new_log, server_environment
 
+WARM_UP_TOKENS = 32
+# Before each block: the engine's weights and buffers come back into the processor's caches.
+BLOCK_WARM_UP_TOKENS = 8
 STOP_TIMEOUT_S = 30.0
-# Of a host that ended without a word, this much of its log is shown.
-LOG_CHARACTERS = 1500
 # pydantic lists every place that a value passed through; the first line says what is wrong.
 _PYDANTIC = re.compile(r"\s*\[type=\w+, input_value=.*", re.S)
+
+# id, ids, params
+Request = dict[str, Any]
 
 
 class EngineError(RuntimeError):
     """An engine that did not start, raised in a step, or died."""
 
 
+def _serve(
+    pipe: Connection, log: Path, model: str, speculative: Any, options: dict[str, Any]
+) -> None:
+    """The engine's process. Whatever is raised is the experiment's result, and not its end."""
+    # ctrl-C is for the process that asks; it ends its engines.
+    os.setsid()
+    with log.open("wb") as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+    try:
+        engine = Engine(model, speculative, **options)
+    except Exception as error:
+        pipe.send(_said(error))
+        return
+    pipe.send(None)
+    warm = WARM_UP_TOKENS
+    with engine, contextlib.suppress(EOFError):
+        while True:
+            requests, forward_times = pipe.recv()
+            try:
+                first = requests[0]["ids"]
+                engine.generate([first], max_tokens=warm, ignore_eos=True)
+                warm = BLOCK_WARM_UP_TOKENS
+                for one in requests:
+                    timed = one["id"], one["ids"], forward_times
+                    pipe.send(engine.measure(*timed, **one["params"]))
+            except Exception as error:
+                pipe.send(_said(error))
+
+
+def _said(error: Exception) -> str:
+    return _PYDANTIC.sub("", f"{type(error).__name__}: {error}")
+
+
 class EngineHost:
-    """One `vllm_eagle_pangu.bench.host` process. Made without waiting, so that several load."""
+    """One engine's process. Made without waiting, so that several load."""
 
     def __init__(
         self, model: str, speculative: dict[str, Any] | None, options: dict[str, Any]
     ) -> None:
-        handle, path = tempfile.mkstemp(prefix="eagle-pangu-host-", suffix=".log")
-        self._log = Path(path)
-        with os.fdopen(handle, "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "vllm_eagle_pangu.bench.host"],
-                env=os.environ | server_environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                # ctrl-C is for the process that asks; it ends its hosts.
-                start_new_session=True,
-            )
+        self._log = new_log("host")
         self._ready = False
-        start = {"model": model, "speculative": speculative, "options": options}
-        self._send({"command": "start", **start})
+        new = multiprocessing.get_context("spawn")
+        self._pipe, theirs = new.Pipe()
+        arguments = (theirs, self._log, model, speculative, options)
+        self._process = new.Process(target=_serve, args=arguments)
+        # Of a process, what is preloaded and vLLM's variables must be set before it starts.
+        os.environ.update(server_environment())
+        self._process.start()
+        theirs.close()
 
     def wait(self) -> None:
         """Block until the engine is loaded. Raises EngineError with its reason."""
@@ -58,50 +93,37 @@ class EngineHost:
             self._ready = True
 
     def measure(
-        self, requests: list[dict[str, Any]], forward_times: bool = False
+        self, requests: list[Request], forward_times: bool = False
     ) -> Iterator[dict[str, Any]]:
         """The figures of each request as soon as they are there. Raises EngineError."""
         self.wait()
-        command = {"command": "measure", "requests": requests, "forward_times": forward_times}
-        self._send(command)
-        while (reply := self._receive())["event"] != "end":
-            yield reply["figures"]
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.send((requests, forward_times))
+        for _ in requests:
+            yield self._receive()
 
     def stop(self, patience_s: float = STOP_TIMEOUT_S) -> None:
-        """End the process: at the end of its input, else by force."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(patience_s if self._ready else 0)
-        except subprocess.TimeoutExpired:
+        """End the process: at the end of its pipe, else by force."""
+        self._pipe.close()
+        self._process.join(patience_s if self._ready else 0)
+        group = self._process.pid
+        if self._process.is_alive() and group:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._process.stdout.close()
+                os.killpg(group, signal.SIGKILL)
+            self._process.kill()
+            self._process.join()
         self._log.unlink(missing_ok=True)
 
-    def _send(self, command: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
+    def _receive(self) -> Any:
         try:
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise EngineError(self._last_words()) from error
-
-    def _receive(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise EngineError(self._last_words())
-        reply = json.loads(line)
-        if reply["event"] == "failed":
-            raise EngineError(_PYDANTIC.sub("", reply["error"]))
+            reply = self._pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise EngineError(
+                f"the engine's process ended; its log: {log_excerpt(self._log)}"
+            ) from error
+        if isinstance(reply, str):
+            raise EngineError(reply)
         return reply
-
-    def _last_words(self) -> str:
-        tail = self._log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
-        return f"the engine's process ended; its log ends: {tail}"
 
 
 class EnginePool:

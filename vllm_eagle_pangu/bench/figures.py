@@ -51,17 +51,21 @@ def _draw(draw: Callable[[Any, Result], bool], result: Result, path: Path) -> bo
         pyplot.close(figure)
 
 
-def _bars(axes: Any, rows: list[Row], labels: list[str]) -> bool:
+def _bars(axes: Any, result: Result, label: str) -> bool:
     """Speed-ups with their spreads."""
-    if not rows:
-        return False
+    rows = _rated(result)
     middle = [row["speedup"] for row in rows]
     colors = [COLORS[row["method"].partition("-")[0]] for row in rows]
+    labels = [str(row[label]) for row in rows]
     axes.bar(labels, middle, yerr=_errors(rows), color=colors, capsize=3)
+    axes.tick_params(axis="x", labelrotation=20)
+    _speedups(axes)
+    return bool(rows)
+
+
+def _speedups(axes: Any) -> None:
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axes.set_ylabel("speed-up over plain")
-    axes.tick_params(axis="x", labelrotation=20)
-    return True
 
 
 def _errors(rows: list[Row]) -> list[list[float]]:
@@ -71,21 +75,18 @@ def _errors(rows: list[Row]) -> list[list[float]]:
     ]
 
 
+def _points(axes: Any, rows: list[Row], x: str, **style: Any) -> None:
+    """Speed-ups with their spreads, against `x`."""
+    places, middle = [row[x] for row in rows], [row["speedup"] for row in rows]
+    axes.errorbar(places, middle, yerr=_errors(rows), marker="o", capsize=3, **style)
+
+
 def _lines(axes: Any, rows: list[Row], x: str, label: str) -> bool:
     """Speed-up against `x`, a line per method."""
     for method in dict.fromkeys(row["method"] for row in rows):
-        mine = [row for row in rows if row["method"] == method]
-        axes.errorbar(
-            [row[x] for row in mine],
-            [row["speedup"] for row in mine],
-            yerr=_errors(mine),
-            marker="o",
-            capsize=3,
-            label=method,
-        )
-    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        _points(axes, [row for row in rows if row["method"] == method], x, label=method)
     axes.set_xlabel(label)
-    axes.set_ylabel("speed-up over plain")
+    _speedups(axes)
     if rows:
         axes.legend(frameon=False, fontsize=8)
     return bool(rows)
@@ -95,31 +96,17 @@ def _rated(result: Result) -> list[Row]:
     return [row for row in result.rows if row.get("speedup") is not None]
 
 
-def _throughput(axes: Any, result: Result) -> bool:
-    rows = _rated(result)
-    return _bars(axes, rows, [row["method"] for row in rows])
-
-
 def _sweep(sweep: str, column: str, label: str) -> Callable[[Any, Result], bool]:
     def draw(axes: Any, result: Result) -> bool:
         rows = [row for row in _rated(result) if row["sweep"] == sweep]
-        if not rows:
-            return False
-        places = [row[column] for row in rows]
-        axes.errorbar(
-            places,
-            [row["speedup"] for row in rows],
-            yerr=_errors(rows),
-            color=COLORS["tree"],
-            marker="o",
-            capsize=3,
-        )
+        _points(axes, rows, column, color=COLORS["tree"])
         axes.set_xlabel(label)
         axes.set_ylabel("speed-up over plain", color=COLORS["tree"])
         right = axes.twinx()
-        right.plot(places, [row["tau"] for row in rows], color=COLORS["chain"], marker="s")
+        taus = [row["tau"] for row in rows]
+        right.plot([row[column] for row in rows], taus, color=COLORS["chain"], marker="s")
         right.set_ylabel("tau", color=COLORS["chain"])
-        return True
+        return bool(rows)
 
     return draw
 
@@ -145,11 +132,6 @@ def _stages(axes: Any, result: Result) -> bool:
     axes.set_xlabel("ms per step (medians)")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return bool(rows)
-
-
-def _windows(axes: Any, result: Result) -> bool:
-    rows = _rated(result)
-    return _bars(axes, rows, [str(row["window"]) for row in rows])
 
 
 def _distances(axes: Any, result: Result) -> bool:
@@ -189,13 +171,16 @@ def _expectation(axes: Any, result: Result) -> bool:
 
 
 _DRAWN: dict[str, dict[str, Callable[[Any, Result], bool]]] = {
-    "E1": {"E1.svg": _throughput},
+    "E1": {"E1.svg": lambda axes, result: _bars(axes, result, "method")},
     "E2": {
         "E2-nodes.svg": _sweep("nodes", "nodes", "nodes M"),
         "E2-depths.svg": _sweep("depths", "depth", "depth D"),
     },
     "E3": {"E3.svg": _stages},
-    "E4": {"E4.svg": _windows, "E4-distances.svg": _distances},
+    "E4": {
+        "E4.svg": lambda axes, result: _bars(axes, result, "window"),
+        "E4-distances.svg": _distances,
+    },
     "E5": {"E5.svg": _concurrency},
     "E6": {"E6.svg": _temperature},
     "E7": {"E7.svg": _expectation},

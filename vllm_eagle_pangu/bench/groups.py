@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vllm_eagle_pangu.bench.methods import PLAIN, Method
-from vllm_eagle_pangu.bench.prompts import Prompt
 from vllm_eagle_pangu.bench.records import Key
+from vllm_eagle_pangu.measure.method import PLAIN, Method
+from vllm_eagle_pangu.measure.prompts import Prompt
+from vllm_eagle_pangu.measure.turns import turns
 
 # Neighbours in time are compared, and an engine's first answer after another's pays for the caches.
 PROMPTS_PER_BLOCK = 4
@@ -65,14 +66,9 @@ class Group:
 
 
 def rounds(group: Group, repeats: int) -> Iterator[tuple[int, Method, tuple[Prompt, ...]]]:
-    """(repeat, method, block of prompts) in the order of measuring.
-
-    All methods take a block before the next one comes; who begins changes from block to block.
-    """
+    """(repeat, method, block of prompts) in the order of measuring."""
     size = PROMPTS_PER_BLOCK
     blocks = [group.prompts[start : start + size] for start in range(0, len(group.prompts), size)]
-    for repeat in range(repeats):
-        for number, block in enumerate(blocks):
-            first = (repeat + number) % len(group.methods)
-            for method in (*group.methods[first:], *group.methods[:first]):
-                yield repeat, method, block
+    for repeat, block, order in turns(group.methods, blocks, repeats):
+        for method in order:
+            yield repeat, method, block

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from vllm_eagle_pangu.measure.files import write_csv
 
 Record = dict[str, Any]
 Key = tuple[Any, ...]
@@ -67,11 +68,9 @@ def merged(records: Iterable[Record]) -> list[Record]:
 
 def write_counts(records: Iterable[Record], path: Path) -> None:
     """The records without their times, as CSV; the output as a digest of its token ids."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow([*KEY, *COUNTS, "output"])
-        for record in merged(records):
-            if "output_ids" not in record:
-                continue
+    rows = []
+    for record in merged(records):
+        if "output_ids" in record:
             digest = hashlib.sha256(json.dumps(record["output_ids"]).encode()).hexdigest()[:16]
-            rows.writerow([*key_of(record), *(record[name] for name in COUNTS), digest])
+            rows.append({**{name: record[name] for name in (*KEY, *COUNTS)}, "output": digest})
+    write_csv(rows, path, [*KEY, *COUNTS, "output"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from vllm_eagle_pangu.bench.experiments.base import Result, Row, speedup_text
+from vllm_eagle_pangu.measure.files import markdown
 
 SPREAD = "speed-up (min to max)"
 # Left out of the Markdown tables, which stay narrow; the CSV files have every column.
@@ -59,13 +60,7 @@ def _machine(provenance: dict[str, Any]) -> str:
 def table(rows: list[Row]) -> str:
     names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in HIDDEN]
     head = [HEADERS.get(name, name.replace("_", " ")) for name in names]
-    lines = [_line(head), _line(["---", *["--:"] * (len(names) - 1)])]
-    lines += [_line([_cell(row, name) for name in names]) for row in rows]
-    return "\n".join(lines)
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return markdown(head, ([_cell(row, name) for name in names] for row in rows))
 
 
 def _cell(row: Row, name: str) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -11,11 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.bench.experiments.base import Result, Row
+from vllm_eagle_pangu.bench.experiments.base import Result
 from vllm_eagle_pangu.bench.experiments.throughput import compared
 from vllm_eagle_pangu.bench.figures import draw_figures
 from vllm_eagle_pangu.bench.records import Record, write_counts
 from vllm_eagle_pangu.bench.report import report
+from vllm_eagle_pangu.measure.files import write_csv, write_json
 
 
 @dataclass
@@ -43,7 +43,8 @@ def record_errors(records: Iterable[Record], experiment: str) -> list[str]:
 
 def write_results(outcome: Outcome, records: list[Record], out: Path) -> None:
     """Write everything into `out`; `records` sorted."""
-    write_lines(records, out / "records.jsonl")
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (out / "records.jsonl").write_text(lines, encoding="utf-8")
     write_counts(records, out / "counts.csv")
     for result in outcome.results:
         write_csv(result.rows, out / f"{result.key}.csv")
@@ -64,20 +65,3 @@ def write_results(outcome: Outcome, records: list[Record], out: Path) -> None:
     )
     text = report(outcome.results, outcome.missing, outcome.provenance, pictures)
     (out / "report.md").write_text(text, encoding="utf-8")
-
-
-def write_lines(records: list[Record], path: Path) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-
-
-def write_json(content: object, path: Path) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def write_csv(rows: list[Row], path: Path) -> None:
-    """A column for every key of any row."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        lines = csv.DictWriter(file, names)
-        lines.writeheader()
-        lines.writerows(rows)

@@ -10,7 +10,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,14 +23,14 @@ from vllm_eagle_pangu.bench.experiments.stages import Stages
 from vllm_eagle_pangu.bench.experiments.temperature import Temperature
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.experiments.window import Window
-from vllm_eagle_pangu.bench.prompts import Conversations, Prompt, read_prompts, select
 from vllm_eagle_pangu.bench.records import Record, merged, read_records, record_file
 from vllm_eagle_pangu.bench.results import Outcome, record_errors, write_results
 from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.sharding import Marker, Rank, wait_for_others
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.tracing.provenance import provenance
+from vllm_eagle_pangu.measure.files import facts, write_json
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_prompts, select
 
 # In the order of measuring: E6 and E7 run on the engines that E1 has loaded.
 EXPERIMENTS: tuple[type[Experiment], ...] = (
@@ -158,7 +157,7 @@ def _claim(out: Path, config: BenchConfig, rank: Rank, resume: bool) -> None:
         )
     if rank.rank == 0:
         content = {"digest": config.digest(), "config": asdict(config)}
-        note.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_json(content, note)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -208,12 +207,7 @@ def _conclude(
     records = merged(read_records(out).values())
     results = [_result(experiment, records, failures) for experiment in experiments]
     results.sort(key=lambda result: list(SECTIONS).index(result.key))
-    facts = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
-        **provenance(_device()),
-    }
-    outcome = Outcome(facts, asdict(bench.config), results, missing)
+    outcome = Outcome(facts(), asdict(bench.config), results, missing)
     write_results(outcome, records, out)
     for rank, prompts in missing.items():
         print(f"rank {rank} did not finish; not measured: {', '.join(prompts)}", file=sys.stderr)
@@ -234,9 +228,3 @@ def _result(
         result.errors.append(f"no result: {type(error).__name__}: {error}")
     result.errors += failures[experiment.key] + record_errors(records, experiment.key)
     return result
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

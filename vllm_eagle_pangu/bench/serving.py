@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.bench.config import BenchConfig
-from vllm_eagle_pangu.bench.methods import Method
-from vllm_eagle_pangu.demo import settings
-from vllm_eagle_pangu.demo.server import Server
+from vllm_eagle_pangu.measure.method import Method
+from vllm_eagle_pangu.measure.server import SERVED_NAME, Server, server_environment
+from vllm_eagle_pangu.measure.statistics import tau
 
 CLIENT_TIMEOUT_S = 900.0
 WARM_UPS = 4
@@ -34,23 +34,19 @@ FIGURES = {
 }
 
 
-class BenchServer(Server):
-    """The demo's server with room for many requests; later flags win."""
-
-    def __init__(self, method: Method, target: Path, head: Path, config: BenchConfig) -> None:
-        super().__init__(method.name, target, method.speculative(str(head)))
-        assert config.concurrency is not None
-        self._flags = [
-            f"--dtype={config.engine.dtype}",
-            f"--max-model-len={config.engine.max_model_len}",
-            f"--max-num-seqs={max(config.concurrency.levels)}",
-            f"--max-num-batched-tokens={config.concurrency.max_num_batched_tokens}",
-        ]
-        if config.concurrency.kv_cache_bytes is not None:
-            self._flags.append(f"--kv-cache-memory-bytes={config.concurrency.kv_cache_bytes}")
-
-    def command(self) -> list[str]:
-        return [*super().command(), *self._flags]
+def bench_server(method: Method, target: Path, head: Path, config: BenchConfig) -> Server:
+    """A server with room for many requests."""
+    load = config.concurrency
+    assert load is not None
+    flags = [
+        f"--dtype={config.engine.dtype}",
+        f"--max-model-len={config.engine.max_model_len}",
+        f"--max-num-seqs={max(load.levels)}",
+        f"--max-num-batched-tokens={load.max_num_batched_tokens}",
+    ]
+    if load.kv_cache_bytes is not None:
+        flags.append(f"--kv-cache-memory-bytes={load.kv_cache_bytes}")
+    return Server(method.name, target, method.speculative_config(str(head)), flags)
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ def client_command(server: Server, dataset: Path, load: Load, result: Path) -> l
         "--backend=openai",
         "--endpoint=/v1/completions",
         f"--base-url={server.url}",
-        f"--model={settings.SERVED_NAME}",
+        f"--model={SERVED_NAME}",
         f"--tokenizer={server.target}",
         "--dataset-name=sharegpt",
         f"--dataset-path={dataset}",
@@ -103,7 +99,7 @@ def client_command(server: Server, dataset: Path, load: Load, result: Path) -> l
     ]
 
 
-def measure_load(server: BenchServer, dataset: Path, load: Load) -> dict[str, Any]:
+def measure_load(server: Server, dataset: Path, load: Load) -> dict[str, Any]:
     """The figures of one point. Raises RuntimeError where the client or a request failed."""
     drafts, accepted = server.counters()
     with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +107,7 @@ def measure_load(server: BenchServer, dataset: Path, load: Load) -> dict[str, An
         command = client_command(server, dataset, load, result)
         done = subprocess.run(
             command,
-            env=os.environ | settings.server_environment(),
+            env=os.environ | server_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -125,6 +121,5 @@ def measure_load(server: BenchServer, dataset: Path, load: Load) -> dict[str, An
     if found["failed"] or found["completed"] != load.requests:
         raise RuntimeError(f"{found['completed']} of {load.requests} requests were answered")
     after = server.counters()
-    drafts, accepted = after[0] - drafts, after[1] - accepted
     figures = {ours: found[theirs] for theirs, ours in FIGURES.items()}
-    return {**figures, "tau": 1 + accepted / drafts if drafts else None}
+    return {**figures, "tau": tau(after[0] - drafts, after[1] - accepted)}

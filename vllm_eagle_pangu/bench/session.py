@@ -12,10 +12,10 @@ from typing import Any
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.engines import EngineError, EnginePool
 from vllm_eagle_pangu.bench.groups import Group, rounds
-from vllm_eagle_pangu.bench.methods import Method
-from vllm_eagle_pangu.bench.prompts import Conversations, Prompt
 from vllm_eagle_pangu.bench.records import KEY, Key, Record, RecordFile, read_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
+from vllm_eagle_pangu.measure.method import Method
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 
 # After its last operator an OpenMP thread spins for 200 ms; the next engine waits for it to sleep.
 SETTLE_S = 0.25
@@ -124,7 +124,9 @@ class Session:
 
     def _speculative(self, group: Group, method: Method) -> dict[str, Any] | None:
         traces = self.place.traces(self.rank.rank, method.name)
-        return method.speculative(str(self.place.head), str(traces) if group.traced else None)
+        return method.speculative_config(
+            str(self.place.head), str(traces) if group.traced else None
+        )
 
     def _measure_block(
         self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.measure.statistics import percentile, rate, spread_of
+from vllm_eagle_pangu.measure.statistics import tau as tau_of
 
 # (prompt, turn) -> repeat -> record
 Runs = dict[tuple[str, int], dict[int, Record]]
@@ -37,27 +39,17 @@ def restrict(runs: Runs, prompts: Iterable[str]) -> Runs:
     return {place: repeats for place, repeats in runs.items() if place[0] in names}
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """By linear interpolation between the two nearest; `share` from 0 to 100."""
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * share / 100
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
 def tau(runs: Runs) -> float | None:
     """Tokens per target forward, bonus included; None without a draft."""
-    records = list(_all(runs))
-    drafts = sum(record["drafts"] for record in records)
-    return 1 + sum(record["accepted"] for record in records) / drafts if drafts else None
+    return tau_of(*(sum(r[name] for r in answers(runs)) for name in ("drafts", "accepted")))
 
 
 def tokens_per_second(runs: Runs) -> float:
     """All tokens over all time, of each answer the median of its repeats."""
-    tokens = sum(_any(repeats)["output_tokens"] for repeats in runs.values())
-    times = [statistics.median(r["seconds"] for r in repeats.values()) for repeats in runs.values()]
-    return tokens / sum(times)
+    return rate(
+        (_any(repeats)["output_tokens"] for repeats in runs.values()),
+        ([record["seconds"] for record in repeats.values()] for repeats in runs.values()),
+    )
 
 
 def speedups_by_repeat(runs: Runs, plain: Runs) -> list[float]:
@@ -87,7 +79,7 @@ def speedups_by_prompt(runs: Runs, plain: Runs) -> list[float]:
 
 def summary(runs: Runs, plain: Runs) -> dict[str, Any]:
     """The row of a method: speed, latency, acceptance, and the spread of its speed-up."""
-    records = list(_all(runs))
+    records = answers(runs)
     steps = [step for record in records for step in record["steps_ms"]]
     row: dict[str, Any] = {
         "prompts": len(runs),
@@ -100,14 +92,9 @@ def summary(runs: Runs, plain: Runs) -> dict[str, Any]:
     overall, single = speedups_by_repeat(runs, plain), speedups_by_prompt(runs, plain)
     if overall:
         row |= {
-            "repeats": len(overall),
-            "speedup": statistics.median(overall),
-            "speedup_min": min(overall),
-            "speedup_max": max(overall),
+            **spread_of(overall),
             "prompt_mean": statistics.mean(single),
-            "prompt_p50": percentile(single, 50),
-            "prompt_p90": percentile(single, 90),
-            "prompt_p99": percentile(single, 99),
+            **{f"prompt_p{share}": percentile(single, share) for share in (50, 90, 99)},
             "same_as_plain": _same(runs, plain),
         }
     return row
@@ -125,8 +112,8 @@ def _any(repeats: dict[int, Record]) -> Record:
     return repeats[min(repeats)]
 
 
-def _all(runs: Runs) -> Iterable[Record]:
-    return (record for repeats in runs.values() for record in repeats.values())
+def answers(runs: Runs) -> list[Record]:
+    return [record for repeats in runs.values() for record in repeats.values()]
 
 
 def _rate(records: Iterable[Record]) -> float:

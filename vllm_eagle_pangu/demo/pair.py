@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the demo's two checkpoints and its held-out prompts are."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from vllm_eagle_pangu.measure.prompts import read_texts
 
 # Enough to go on, and little beside the completion: the demo times decoding, not prefill.
 MIN_CHARACTERS, MAX_CHARACTERS = 80, 800
@@ -19,9 +20,8 @@ class Pair:
 
     def read_prompts(self, limit: int) -> list[str]:
         """The first `limit` prompts of moderate length, from files that the target never saw."""
-        lines = self.prompts.read_text(encoding="utf-8").splitlines()
-        prompts = [json.loads(line)["prompt"] for line in lines if line.strip()]
-        return [p for p in prompts if MIN_CHARACTERS <= len(p) <= MAX_CHARACTERS][:limit]
+        texts = read_texts(str(self.prompts))
+        return [text for text in texts if MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS][:limit]
 
 
 def find(folder: str | None = None) -> Pair:

@@ -2,8 +2,10 @@
 """What the demo prints."""
 
 from vllm_eagle_pangu import ties
-from vllm_eagle_pangu.demo import settings, table
-from vllm_eagle_pangu.demo.measure import Client, Record
+from vllm_eagle_pangu.demo import options
+from vllm_eagle_pangu.demo.client import Client, Record
+from vllm_eagle_pangu.measure.files import aligned
+from vllm_eagle_pangu.measure.server import server_environment, server_flags
 from vllm_eagle_pangu.ties import Difference
 
 PROMPT_LINES = 4
@@ -11,7 +13,7 @@ COMPLETION_LINES = 10
 
 METHOD = f"""\
 Batch 1, greedy, fixed length; tokens per second as the client sees them, prompt included: per
-prompt the median of {settings.REPEATS} runs. The servers stand side by side, idle but for the one
+prompt the median of {options.REPEATS} runs. The servers stand side by side, idle but for the one
 asked; each prompt goes to all methods in turn, so that a slow minute slows them all. tau = tokens
 per target forward, from the servers' own counters. Rounding: how far the plain server's logits lie
 from those of the same target in float32, for the same tokens. A near-tie: every token of the output
@@ -61,8 +63,8 @@ def sweep_table(chains: list[Record], fastest: str) -> str:
         ]
         for record in chains
     ]
-    title = f"vLLM's own eagle3 with the same head, first {settings.SWEEP_PROMPTS} prompts:"
-    return f"\n{title}\n" + table.render(["method", "tokens/s", "tau", ""], rows)
+    title = f"vLLM's own eagle3 with the same head, first {options.SWEEP_PROMPTS} prompts:"
+    return f"\n{title}\n" + aligned(["method", "tokens/s", "tau", ""], rows)
 
 
 def comparison(
@@ -83,7 +85,7 @@ def comparison(
         ratio = f"{speed / plain.tokens_per_second():.2f}"
         verdict = "-" if record is plain else _verdict(len(record.completions), differing[name])
         rows.append([name, f"{speed:.1f}", ratio, _tau(record), verdict])
-    lines = ["", table.render(header, rows), "", f"Rounding: {rounding}."]
+    lines = ["", aligned(header, rows), "", f"Rounding: {rounding}."]
     for name, found in differing.items():
         lines += [f"{name}, prompt {index}: {_judgement(d)}" for index, d in sorted(found.items())]
     lines.append(
@@ -118,8 +120,8 @@ def figures(
             for name, found in differing.items()
         },
         "settings": {
-            "flags": settings.server_flags(),
-            "environment": settings.server_environment(),
+            "flags": server_flags(),
+            "environment": server_environment(),
         },
     }
 

@@ -13,33 +13,22 @@ from types import FrameType
 
 from openai import OpenAIError
 
-from vllm_eagle_pangu.demo import pair, report, settings
-from vllm_eagle_pangu.demo.measure import (
+from vllm_eagle_pangu.demo import options, pair, report
+from vllm_eagle_pangu.demo.client import (
     Client,
     Record,
     plant_wrong_token,
-    record_round,
+    recorded,
     target_rounding,
 )
-from vllm_eagle_pangu.demo.server import Server
+from vllm_eagle_pangu.measure.method import Method, chain
+from vllm_eagle_pangu.measure.server import Server
 
 TREE = "tree"
 PLAIN = "plain"
 EXACT = "float32"
 # Servers of the sweep that load at the same time: each takes about 2 GB.
 LOADED_TOGETHER = 2
-
-
-def tree_config(draft: Path, nodes: int) -> dict[str, object]:
-    return {"method": "eagle_pangu", "model": str(draft), "num_speculative_tokens": nodes}
-
-
-def chain_config(draft: Path, length: int) -> dict[str, object]:
-    return {"method": "eagle3", "model": str(draft), "num_speculative_tokens": length}
-
-
-def chain_name(length: int) -> str:
-    return f"chain-{length}"
 
 
 @contextlib.contextmanager
@@ -56,9 +45,13 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def ready(servers: list[Server], prompt: str, tokens: int) -> dict[str, Client]:
-    """Wait for servers that load side by side, then warm each up."""
+def ready(
+    stack: contextlib.ExitStack, servers: list[Server], prompt: str, tokens: int
+) -> dict[str, Client]:
+    """Start servers that load side by side, wait for them, then warm each up."""
     begin = time.monotonic()
+    for server in servers:
+        stack.enter_context(server)
     clients = {server.name: Client(server.wait()) for server in servers}
     for client in clients.values():
         client.warm_up(prompt, tokens)
@@ -95,18 +88,14 @@ def sweep(
     for start in range(0, len(lengths), LOADED_TOGETHER):
         batch = lengths[start : start + LOADED_TOGETHER]
         servers = [
-            Server(chain_name(length), found.target, chain_config(found.draft, length))
-            for length in batch
+            Server(way.name, found.target, way.speculative_config(str(found.draft)))
+            for way in map(chain, batch)
         ]
-        for server in servers:
-            stack.enter_context(server)
-        clients = ready(servers, prompts[0], tokens)
-        records = {name: Record(name) for name in clients}
-        tried += records.values()
+        clients = ready(stack, servers, prompts[0], tokens)
         if best is not None:
             clients[best.server.name] = best
-            records[best.server.name] = Record(best.server.name)
-        record_round(clients, records, prompts, tokens)
+        records = recorded(clients, prompts, tokens, repeats=1)
+        tried += [records[server.name] for server in servers]
         fastest = max(records, key=lambda name: records[name].tokens_per_second())
         for name, client in clients.items():
             if name != fastest:
@@ -136,29 +125,25 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
     prompts = found.read_prompts(arguments.prompts)
     tokens = arguments.tokens
     with contextlib.ExitStack() as stack:
-        tree = stack.enter_context(
-            Server(TREE, found.target, tree_config(found.draft, arguments.nodes))
-        )
-        plain = stack.enter_context(Server(PLAIN, found.target, None))
-        clients = ready([tree, plain], prompts[0], tokens)
+        drafting = Method("tree", arguments.nodes).speculative_config(str(found.draft))
+        both = [Server(TREE, found.target, drafting), Server(PLAIN, found.target, None)]
+        clients = ready(stack, both, prompts[0], tokens)
         streams_alike = show(clients[TREE], prompts, tokens)
-        chains, chain = sweep(
-            stack, found, arguments.chains, prompts[: settings.SWEEP_PROMPTS], tokens
+        chains, best = sweep(
+            stack, found, arguments.chains, prompts[: options.SWEEP_PROMPTS], tokens
         )
         # Plain decoding first: the others are compared with it.
-        clients = {PLAIN: clients[PLAIN], chain.server.name: chain, TREE: clients[TREE]}
-        records = {name: Record(name) for name in clients}
-        for _ in range(settings.REPEATS):
-            record_round(clients, records, prompts, tokens)
+        clients = {PLAIN: clients[PLAIN], best.server.name: best, TREE: clients[TREE]}
+        records = recorded(clients, prompts, tokens, options.REPEATS)
         # Once nothing is timed any more.
-        judge = stack.enter_context(Server(EXACT, found.target, None, ("--dtype=float32",)))
-        exact = ready([judge], prompts[0], tokens)[EXACT]
+        judge = Server(EXACT, found.target, None, ("--dtype=float32",))
+        exact = ready(stack, [judge], prompts[0], tokens)[EXACT]
         rounding = target_rounding(records[PLAIN], clients[PLAIN], exact)
         if arguments.plant_wrong_token:
             at = plant_wrong_token(records[TREE].completions[0][-1], exact)
             print(f"Planted a wrong token in the tree's last answer to prompt 0: token {at}.")
         differences = report.differences(records, records[PLAIN], exact, rounding.bound)
-    print(report.sweep_table(chains, chain.server.name))
+    print(report.sweep_table(chains, best.server.name))
     print(report.comparison(records, rounding, differences, streams_alike))
     if arguments.json:
         figures = report.figures(records, chains, rounding, differences)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllm_eagle_pangu.tuning.method import PLAIN, Method
+from vllm_eagle_pangu.measure.method import PLAIN, Method
 from vllm_eagle_pangu.tuning.race import Times
 
 # Plain decoding is beaten by more than this, or it is the choice: it is simpler.
@@ -56,9 +56,9 @@ def verdict(raced: Raced, choice: Choice) -> list[str]:
     else:
         kind = "A chain" if chosen.is_chain else "A tree"
         factor = mean_ratio(raced, chosen)
-        says = [f"{kind} is fastest at batch {sizes}: {chosen.name}, {factor:.2f} x plain."]
+        says = [f"{kind} is fastest at batch {sizes}: {chosen.title}, {factor:.2f} x plain."]
     for batch, method in sorted(choice.best.items()):
         if method != chosen:
             gain = raced[batch][method].tokens_per_s / raced[batch][chosen].tokens_per_s
-            says.append(f"At batch {batch} alone, {method.name} is {gain:.2f} x as fast as that.")
+            says.append(f"At batch {batch} alone, {method.title} is {gain:.2f} x as fast as that.")
     return says

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
+from vllm_eagle_pangu.measure.prompts import read_texts
 from vllm_eagle_pangu.tuning.engines import environment
-from vllm_eagle_pangu.tuning.prompts import read_prompts
 from vllm_eagle_pangu.tuning.settings import BATCH_SIZES, TOKENS, Settings
 
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Tune, write the files. 2 for what the user has to mend, or what the run itself returned."""
     try:
         settings = Settings.from_arguments(arguments)
-        read_prompts(settings.prompts)
+        read_texts(settings.prompts)
     except ValueError as error:
         print(f"eagle-pangu tune: {error}", file=sys.stderr)
         return 2

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real vLLM engines in this process, several at a time where memory allows."""
 
-import gc
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +10,8 @@ from typing import Any
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.env import TRACE_DIR
+from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.serving import needs
-from vllm_eagle_pangu.tuning.prompts import Prompt
 from vllm_eagle_pangu.tuning.settings import Settings
 
 # Share of the free memory that engines beside each other may take.
@@ -43,39 +41,6 @@ def environment(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
     return chosen
 
 
-class Engine:
-    """An in-process `LLM`: generates, and counts drafts and accepted tokens."""
-
-    def __init__(self, llm: Any) -> None:
-        self.llm = llm
-        core = llm.llm_engine.engine_core.engine_core
-        self.runner = core.model_executor.driver_worker.worker.model_runner
-        self.drafts = self.accepted = 0
-        self._count(core.scheduler)
-
-    def generate(self, prompts: Sequence[Prompt], **params: Any) -> list[list[int]]:
-        """Token ids of a completion per prompt."""
-        from vllm import SamplingParams
-
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-        outputs = self.llm.generate(requests, SamplingParams(**params), use_tqdm=False)
-        return [list(output.outputs[0].token_ids) for output in outputs]
-
-    def _count(self, scheduler: Any) -> None:
-        """vLLM's own counters are one registry for all engines of a process."""
-        update = scheduler.update_from_output
-
-        def counted(scheduled: Any, output: Any) -> Any:
-            for request, drafts in scheduled.scheduled_spec_decode_tokens.items():
-                emitted = output.sampled_token_ids[output.req_id_to_index[request]]
-                if drafts and len(emitted):
-                    self.drafts += 1
-                    self.accepted += len(emitted) - 1
-            return update(scheduled, output)
-
-        scheduler.update_from_output = counted
-
-
 @dataclass
 class Engines:
     """Opens engines with the flags of the run, and learns how much memory one takes."""
@@ -91,41 +56,26 @@ class Engines:
 
         return str(current_platform.device_type)
 
-    def arguments(self, speculative: Mapping[str, Any] | None, batch_size: int) -> dict[str, Any]:
-        """What `vllm.LLM` is given."""
+    def arguments(self, batch_size: int) -> dict[str, Any]:
+        """Of `vllm.LLM`, the same for every method."""
         return {
-            "model": self.settings.model,
             # As for the demo: on few cores compiling takes longer than all measurements.
             "enforce_eager": self.device == "cpu",
             "max_model_len": self.max_model_len,
             "use_tqdm_on_load": False,
             **self.settings.engine_args,
-            "speculative_config": None if speculative is None else dict(speculative),
             "max_num_seqs": batch_size,
-            "enable_prefix_caching": False,
         }
 
     @contextmanager
     def open(self, speculative: Mapping[str, Any] | None, batch_size: int) -> Iterator[Engine]:
         """An engine for batches of `batch_size`. Raises ValueError for unknown arguments."""
-        from vllm import LLM
-
         self._check_arguments()
         before = _resident_bytes()
-        llm = LLM(**self.arguments(speculative, batch_size))
+        engine = Engine(self.settings.model, speculative, **self.arguments(batch_size))
         self.bytes_each = max(self.bytes_each, _resident_bytes() - before)
-        engine = Engine(llm)
-        try:
+        with engine:
             yield engine
-        finally:
-            llm.llm_engine.engine_core.shutdown()
-            # Whoever still holds the engine holds its counters only, and no weights.
-            del llm, engine.llm, engine.runner
-            gc.collect()
-            if self.device != "cpu":
-                import torch
-
-                torch.accelerator.empty_cache()
 
     def beside_each_other(self) -> int:
         """How many engines may be alive at a time; at least 1. Ask after one was open."""
@@ -146,14 +96,6 @@ class Engines:
                 raise refusal(
                     f"--engine-args {key}", value, "vLLM has no such argument", "remove it"
                 )
-
-
-@contextmanager
-def timed(seconds: list[float]) -> Iterator[None]:
-    """Append the seconds that the block took."""
-    begin = time.perf_counter()
-    yield
-    seconds.append(time.perf_counter() - begin)
 
 
 def _resident_bytes() -> int:

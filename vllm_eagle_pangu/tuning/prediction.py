@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, of_shape
 from vllm_eagle_pangu.tuning import grid
 from vllm_eagle_pangu.tuning.acceptance import Recording
 from vllm_eagle_pangu.tuning.cost import StepCost
-from vllm_eagle_pangu.tuning.method import PLAIN, Method, tree, vllm_chain
 
 # Real engines beside plain decoding: of this plugin, and of vLLM's own chains.
 TREES, CHAINS = 4, 2
@@ -59,12 +59,12 @@ def finalists(predicted: Mapping[int, Sequence[Prediction]]) -> dict[int, list[M
     lengths = {chain_shape(length) for length in grid.CHAINS}
     best_chain = next((p.shape.depth for p in overall if p.shape in lengths), grid.CHAINS[0])
     # A pass of vLLM's drafter costs more than one of ours: if not this length, a shorter one.
-    chains = [vllm_chain(n) for n in reversed(grid.CHAINS) if n <= best_chain][:CHAINS]
+    chains = [chain(n) for n in reversed(grid.CHAINS) if n <= best_chain][:CHAINS]
     chosen = {}
     for batch, best in own.items():
         trees = [p.shape for p in shared]
         trees += [p.shape for p in best if p.shape not in trees]
-        chosen[batch] = [PLAIN, *chains, *map(tree, trees[:TREES])]
+        chosen[batch] = [PLAIN, *chains, *map(of_shape, trees[:TREES])]
     return chosen
 
 

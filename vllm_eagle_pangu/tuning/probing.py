@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.measure.engine import Engine, now_ms
+from vllm_eagle_pangu.measure.prompts import pieces
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.place import Placed
 from vllm_eagle_pangu.step.stages import Observer, Stage
-from vllm_eagle_pangu.tuning.engines import Engine
-from vllm_eagle_pangu.tuning.prompts import Prompt, pieces
-from vllm_eagle_pangu.tuning.shaping import NextShape, exchanged
+from vllm_eagle_pangu.tuning.prompts import Prompt
 
 SAMPLES = 24
 SECONDS = 30.0
@@ -93,8 +95,8 @@ def probe(
     # As many calls as it takes: every step measures one cell, prefills and the batch's end none.
     chunks = pieces(prompts, 2 * batch, len(prompts))
     engine.generate(chunks[0][:batch], **{**params, "max_tokens": 8})
-    probed = _Probe(engine.runner, empty)
-    with exchanged(engine.runner, policy=probed.policy, observer=probed):
+    probed = _Probe(empty)
+    with engine.watched(probed, policy=probed):
         for turn in count():
             engine.generate(chunks[turn % len(chunks)], **params)
             if empty.enough() or time.monotonic() > deadline:
@@ -103,23 +105,30 @@ def probe(
 
 
 class _Probe(Observer):
-    """Has every step draft `probes.next_shape()` and keeps the times of full batches.
+    """A `TreePolicy`, too: has every step draft `probes.next_shape()`, and keeps the times of full
+    batches.
 
     A step's time from the end of one drafting to the beginning of the next one is the verifier's.
     """
 
-    def __init__(self, runner: Any, probes: Probes) -> None:
-        self.device = runner.device.type
+    def __init__(self, probes: Probes) -> None:
         self.probes = probes
-        self.policy = NextShape()
+        self.shape: TreeShape | None = None
         self.begin = self.end = 0.0
         self.is_full = False
         self.drafted = 0
 
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        """See `TreePolicy`."""
+        return [self.shape] * len(requests)
+
+    def observe(self, report: StepReport) -> None:
+        """See `TreePolicy`."""
+
     def found(self, result: Any) -> None:
         """See `Observer`."""
         if isinstance(result, Placed):
-            self.is_full = _all_verified(result, self.policy.shape, self.probes.batch_size)
+            self.is_full = _all_verified(result, self.shape, self.probes.batch_size)
         elif isinstance(result, Drafted):
             self.drafted = sum(len(trees.requests) for trees in result.trees)
 
@@ -131,13 +140,13 @@ class _Probe(Observer):
             self._drafting_ended()
 
     def _drafting_begins(self) -> None:
-        self.begin, self.drafted = _now(self.device), 0
-        if self.is_full and self.policy.shape is not None:
-            self.probes.verify_ms[self.policy.shape.nodes].append(self.begin - self.end)
-        self.policy.shape = self.probes.next_shape()
+        self.begin, self.drafted = now_ms(), 0
+        if self.is_full and self.shape is not None:
+            self.probes.verify_ms[self.shape.nodes].append(self.begin - self.end)
+        self.shape = self.probes.next_shape()
 
     def _drafting_ended(self) -> None:
-        self.end, shape = _now(self.device), self.policy.shape
+        self.end, shape = now_ms(), self.shape
         if self.is_full and shape is not None and self.drafted == self.probes.batch_size:
             self.probes.draft_ms[shape.width, shape.depth].append(self.end - self.begin)
 
@@ -147,12 +156,3 @@ def _all_verified(placed: Placed, shape: TreeShape | None, batch_size: int) -> b
     if placed.trees is None or shape is None or not placed.covers_batch:
         return False
     return [tree.rows for tree in placed.trees.scheduled] == [shape.rows] * batch_size
-
-
-def _now(device: str) -> float:
-    """Milliseconds, with nothing left to do on the device."""
-    if device != "cpu":
-        import torch
-
-        torch.accelerator.synchronize()
-    return time.perf_counter() * 1e3

@@ -2,13 +2,19 @@
 """Methods in real engines, side by side on the same prompts."""
 
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
-from vllm_eagle_pangu.tuning.engines import Engine, Engines, timed
-from vllm_eagle_pangu.tuning.method import Method
-from vllm_eagle_pangu.tuning.prompts import Prompt, pieces, spread
+from vllm_eagle_pangu.measure.engine import Engine
+from vllm_eagle_pangu.measure.method import Method
+from vllm_eagle_pangu.measure.prompts import pieces, spread
+from vllm_eagle_pangu.measure.statistics import rate, tau
+from vllm_eagle_pangu.measure.turns import turns
+from vllm_eagle_pangu.tuning.engines import Engines
+from vllm_eagle_pangu.tuning.prompts import Prompt
 
 ROUNDS = 3
 # Per method, all rounds together; slow targets are run on fewer prompts.
@@ -33,8 +39,7 @@ class Times:
     @property
     def tokens_per_s(self) -> float:
         """Over all pieces, each at the median of its rounds; prefill included."""
-        tokens = sum(statistics.median(rounds) for rounds in self.tokens)
-        return tokens / sum(statistics.median(rounds) for rounds in self.seconds)
+        return rate(map(statistics.median, self.tokens), self.seconds)
 
     @property
     def range_per_s(self) -> tuple[float, float]:
@@ -50,7 +55,7 @@ class Times:
     @property
     def tau(self) -> float | None:
         """Tokens emitted per verified draft; None without drafts."""
-        return 1 + self.accepted / self.drafts if self.drafts else None
+        return tau(self.drafts, self.accepted)
 
 
 def race(
@@ -72,6 +77,8 @@ def race(
     together = engines.beside_each_other()
     groups = [methods[start : start + together] for start in range(0, len(methods), together)]
     work = _pieces(prompts, batch_size, most)
+    settings = engines.settings
+    params = {"temperature": settings.temperature, "max_tokens": settings.tokens}
     results: dict[Method, Times] = {}
     for index, group in enumerate(groups):
         with ExitStack() as stack:
@@ -80,7 +87,8 @@ def race(
                 engine = _opened(stack, engines, method, batch_size, say)
                 if engine is not None:
                     opened[method] = engine
-            results |= _Group(engines, opened).run(work, seconds * len(group), rounds)
+            if opened:
+                results |= _run(opened, params, work, seconds * len(group), rounds)
         if index == 0:
             # The others are run on as much as the first had time for.
             work = work[: max(len(times.seconds) for times in results.values())]
@@ -90,7 +98,7 @@ def race(
 def _pieces(prompts: Sequence[Prompt], batch_size: int, most: int) -> list[list[Prompt]]:
     """`most` prompts apart at batch size 1; beyond, enough to keep the batch full for a while."""
     if batch_size == 1:
-        return [[prompt] for prompt in spread(prompts, most)]
+        return [[prompt] for prompt in spread(prompts, most, 0)]
     size = 2 * batch_size
     return pieces(prompts, size, max(1, len(prompts) // size))
 
@@ -103,48 +111,40 @@ def _opened(
         return stack.enter_context(engines.open(speculative, batch_size))
     except Exception as error:
         # Not every target that a tree runs on is one that vLLM's eagle3 runs on.
-        if method.chain is None:
+        if method.kind != "chain":
             raise
-        say(f"{method.name}: left out, vLLM does not start it: {error}")
+        say(f"{method.title}: left out, vLLM does not start it: {error}")
         return None
 
 
-@dataclass
-class _Group:
-    engines: Engines
-    opened: dict[Method, Engine]
-
-    def run(self, work: list[list[Prompt]], seconds: float, rounds: int) -> dict[Method, Times]:
-        params = {
-            "temperature": self.engines.settings.temperature,
-            "max_tokens": self.engines.settings.tokens,
-        }
-        for engine in self.opened.values():
-            engine.generate(work[0], **{**params, "max_tokens": WARM_UP_TOKENS})
-            engine.drafts = engine.accepted = 0
-        results = {method: Times() for method in self.opened}
-        order = list(self.opened)
-        for turn in range(rounds):
-            for index, piece in enumerate(work):
-                for method in order:
-                    self._time(results[method], method, index, piece, params)
-                # Nobody always comes behind the same neighbour's caches.
-                order.append(order.pop(0))
-                if turn == 0 and index + 1 >= MIN_PIECES and len(work) > index + 1:
-                    spent = sum(sum(map(sum, times.seconds)) for times in results.values())
-                    if spent * rounds * (index + 2) / (index + 1) > seconds:
-                        work = work[: index + 1]
-                        break
-        for method, engine in self.opened.items():
-            results[method].drafts, results[method].accepted = engine.drafts, engine.accepted
-        return results
-
-    def _time(
-        self, times: Times, method: Method, index: int, piece: list[Prompt], params: dict
-    ) -> None:
-        if index == len(times.seconds):
-            times.seconds.append([])
-            times.tokens.append([])
-        with timed(times.seconds[index]):
-            outputs = self.opened[method].generate(piece, **params)
-        times.tokens[index].append(sum(map(len, outputs)))
+def _run(
+    opened: Mapping[Method, Engine],
+    params: dict[str, Any],
+    work: list[list[Prompt]],
+    seconds: float,
+    rounds: int,
+) -> dict[Method, Times]:
+    results = {}
+    for method, engine in opened.items():
+        engine.generate(work[0], **{**params, "max_tokens": WARM_UP_TOKENS})
+        warm = engine.counts
+        results[method] = Times(drafts=-warm["drafts"], accepted=-warm["accepted"])
+    places = list(range(len(work)))
+    for turn, index, order in turns(list(opened), places, rounds):
+        for method in order:
+            times = results[method]
+            if turn == 0:
+                times.seconds.append([])
+                times.tokens.append([])
+            begin = time.perf_counter()
+            outputs = opened[method].generate(work[index], **params)
+            times.seconds[index].append(time.perf_counter() - begin)
+            times.tokens[index].append(sum(map(len, outputs)))
+        if turn == 0 and index + 1 >= MIN_PIECES:
+            spent = sum(sum(map(sum, times.seconds)) for times in results.values())
+            if spent * rounds * (index + 2) / (index + 1) > seconds:
+                del places[index + 1 :]
+    for method, engine in opened.items():
+        results[method].drafts += engine.counts["drafts"]
+        results[method].accepted += engine.counts["accepted"]
+    return results

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.drafter import Drafter, DraftState
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import TargetStates
 from vllm_eagle_pangu.step.view import BatchView
 from vllm_eagle_pangu.tuning.acceptance import Growth, Recording
-from vllm_eagle_pangu.tuning.engines import Engine
 from vllm_eagle_pangu.tuning.prompts import Prompt
-from vllm_eagle_pangu.tuning.shaping import exchanged
 
 # Requests at a time: neither time nor accuracy depends on the batch sizes that are tuned for.
 BATCH_SIZE = 16
@@ -48,7 +47,7 @@ def record(
     asked = length + 2
     for start in range(0, len(prompts), BATCH_SIZE):
         drafter = _GrowOnly(engine.runner.step.drafter, widths, depth)
-        with exchanged(engine.runner, drafter=drafter):
+        with engine.watched(drafter=drafter):
             engine.generate(
                 prompts[start : start + BATCH_SIZE], temperature=temperature, max_tokens=asked
             )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files a run leaves: the choice as JSON, the table that led there as CSV and Markdown."""
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_pangu.measure.files import markdown, write_csv, write_json
+from vllm_eagle_pangu.measure.method import Method, of_shape
 from vllm_eagle_pangu.tracing.provenance import provenance
 from vllm_eagle_pangu.tuning.choice import ratio, verdict
-from vllm_eagle_pangu.tuning.method import Method, tree
 from vllm_eagle_pangu.tuning.tune import Outcome
 
 COLUMNS = (
@@ -38,12 +38,9 @@ def write(outcome: Outcome) -> list[Path]:
     path = Path(outcome.settings.out)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = table(outcome)
-    path.write_text(json.dumps(summary(outcome, rows), indent=1) + "\n", encoding="utf-8")
-    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as sink:
-        writer = csv.DictWriter(sink, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    path.with_suffix(".md").write_text(markdown(outcome, rows), encoding="utf-8")
+    write_json(summary(outcome, rows), path)
+    write_csv(rows, path.with_suffix(".csv"), COLUMNS)
+    path.with_suffix(".md").write_text(page(outcome, rows), encoding="utf-8")
     return [path.with_suffix(suffix) for suffix in (".json", ".csv", ".md")]
 
 
@@ -52,11 +49,11 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
     choice, head = outcome.choice, outcome.settings.head
     return {
         "speculative_config": choice.overall.speculative_config(head),
-        "method": choice.overall.name,
+        "method": choice.overall.title,
         "verdict": verdict(outcome.raced, choice),
         "by_batch_size": {
             str(batch): {
-                "method": method.name,
+                "method": method.title,
                 "speculative_config": method.speculative_config(head),
                 "ratio_to_plain": round(ratio(outcome.raced[batch], method), 3),
             }
@@ -64,9 +61,9 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
         },
         "sweep": {
             str(batch): {
-                "choice": choice.best[batch].name,
+                "choice": choice.best[batch].title,
                 "reached": round(swept.reached, 3),
-                "run_again": {m.name: round(share, 3) for m, share in swept.again.items()},
+                "run_again": {m.title: round(share, 3) for m, share in swept.again.items()},
             }
             for batch, swept in outcome.swept.items()
         },
@@ -96,11 +93,11 @@ def table(outcome: Outcome) -> list[Row]:
         for method, measured in _measured(outcome, batch).items():
             cells[method] = cells.get(method, {}) | measured
         for method, row in cells.items():
-            rows.append({"batch_size": batch, "method": method.name, **row})
+            rows.append({"batch_size": batch, "method": method.title, **row})
     return rows
 
 
-def markdown(outcome: Outcome, rows: list[Row]) -> str:
+def page(outcome: Outcome, rows: list[Row]) -> str:
     """The verdict, the configuration, and the rows that mattered."""
     config = outcome.choice.overall.speculative_config(outcome.settings.head)
     said = "\n".join(f"- {line}" for line in verdict(outcome.raced, outcome.choice))
@@ -119,7 +116,7 @@ def markdown(outcome: Outcome, rows: list[Row]) -> str:
 
 def _expected(outcome: Outcome, batch: int) -> dict[Method, Row]:
     return {
-        tree(p.shape): {
+        of_shape(p.shape): {
             "expected_tau": round(p.tau, 3),
             "draft_ms": round(p.draft_ms, 3),
             "verify_ms": round(p.verify_ms, 3),
@@ -150,14 +147,8 @@ def _measured(outcome: Outcome, batch: int) -> dict[Method, Row]:
 
 def _lines(rows: list[Row]) -> str:
     columns = [column for column in COLUMNS[1:] if any(column in row for row in rows)]
-    heads = [column.replace("_", " ") for column in columns]
-    body = [[_text(row.get(column)) for column in columns] for row in rows]
-    lines = [heads, ["---"] * len(columns), *body]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+    texts = (["" if row.get(n) is None else str(row[n]) for n in columns] for row in rows)
+    return markdown([column.replace("_", " ") for column in columns], texts)
 
 
 def _rounded(times: dict[int, float]) -> dict[str, float]:

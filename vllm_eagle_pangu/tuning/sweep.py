@@ -4,9 +4,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
 from vllm_eagle_pangu.tuning import grid
 from vllm_eagle_pangu.tuning.engines import Engines
-from vllm_eagle_pangu.tuning.method import PLAIN, Method, tree, vllm_chain
 from vllm_eagle_pangu.tuning.prompts import Prompt
 from vllm_eagle_pangu.tuning.race import Say, Times, race
 
@@ -47,7 +47,7 @@ def sweep(
         group = others[start : start + size]
         shares = _shares(race(engines, [choice, *group], prompts, batch_size, say), choice)
         for method, share in shares.items():
-            say(f"sweep, batch {batch_size}: {method.name}: {share:.3f} of the choice")
+            say(f"sweep, batch {batch_size}: {method.title}: {share:.3f} of the choice")
         relative |= shares
     leaders = sorted(relative, key=lambda method: -relative[method])[:AGAIN]
     again = race(engines, [choice, *leaders], prompts, batch_size, say, most=len(prompts))
@@ -58,7 +58,7 @@ def candidates(batch_size: int, device: str) -> list[Method]:
     """Plain decoding, vLLM's chains, and trees of all kinds that make sense at this batch size."""
     most = max(grid.budgets(batch_size, device))
     trees = [tree(shape) for shape in grid.SWEEP if shape.nodes <= most]
-    return [PLAIN, *map(vllm_chain, grid.SWEEP_CHAINS), *trees]
+    return [PLAIN, *map(chain, grid.SWEEP_CHAINS), *trees]
 
 
 def _shares(times: Mapping[Method, Times], choice: Method) -> dict[Method, float]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.measure.method import of_shape
 from vllm_eagle_pangu.tuning import grid
 from vllm_eagle_pangu.tuning.acceptance import Recording
 from vllm_eagle_pangu.tuning.choice import Choice, verdict
 from vllm_eagle_pangu.tuning.cost import StepCost
 from vllm_eagle_pangu.tuning.engines import Engines
-from vllm_eagle_pangu.tuning.method import tree
 from vllm_eagle_pangu.tuning.prediction import Prediction, finalists, predict
 from vllm_eagle_pangu.tuning.probing import DEPTHS, Probes, probe
 from vllm_eagle_pangu.tuning.prompts import Prompt, encode
@@ -80,7 +80,7 @@ def tune(settings: Settings) -> Outcome:
         for batch, method in outcome.choice.best.items():
             names = candidates(batch, engines.device)
             outcome.swept[batch] = swept = sweep(engines, method, names, prompts, batch, say)
-            say(f"batch {batch}: {method.name} reaches {swept.reached:.3f} of the sweep's best")
+            say(f"batch {batch}: {method.title} reaches {swept.reached:.3f} of the sweep's best")
     for line in verdict(outcome.raced, outcome.choice):
         say(line)
     outcome.seconds = say.seconds
@@ -90,7 +90,7 @@ def tune(settings: Settings) -> Outcome:
 def _record(engines: Engines, prompts: Sequence[Prompt], outcome: Outcome, say: Say) -> Recording:
     settings = engines.settings
     widest = grid.largest(0)
-    with engines.open(tree(widest).speculative_config(settings.head), BATCH_SIZE) as engine:
+    with engines.open(of_shape(widest).speculative_config(settings.head), BATCH_SIZE) as engine:
         say("an engine is up; growing trees at every token of the completions")
         recording = record(
             engine, prompts, grid.WIDTHS, grid.DEPTH, settings.tokens, settings.temperature
@@ -112,7 +112,7 @@ def _cost(engines: Engines, prompts: Sequence[Prompt], batch: int, say: Say) -> 
     settings = engines.settings
     budgets = grid.budgets(batch, engines.device)
     widest = grid.largest(max(budgets))
-    with engines.open(tree(widest).speculative_config(settings.head), batch) as engine:
+    with engines.open(of_shape(widest).speculative_config(settings.head), batch) as engine:
         empty = Probes.empty(batch, grid.WIDTHS, DEPTHS, budgets)
         probes = probe(engine, prompts, empty, settings.tokens, settings.temperature)
     steps = sum(map(len, probes.verify_ms.values()))
@@ -125,7 +125,7 @@ def _cost(engines: Engines, prompts: Sequence[Prompt], batch: int, say: Say) -> 
 def _say_predicted(best: Sequence[Prediction], batch: int, say: Say) -> None:
     for p in best:
         say(
-            f"batch {batch}: expected of {tree(p.shape).name}: tau {p.tau:.2f}, "
+            f"batch {batch}: expected of {of_shape(p.shape).title}: tau {p.tau:.2f}, "
             f"{p.draft_ms + p.verify_ms:.1f} ms a step, {p.tokens_per_s:.0f} tokens/s"
         )
 
@@ -135,6 +135,6 @@ def _say_raced(times: dict, batch: int, say: Say) -> None:
         low, high = figures.range_per_s
         tau = "" if figures.tau is None else f", tau {figures.tau:.2f}"
         say(
-            f"batch {batch}: {method.name}: {figures.tokens_per_s:.0f} tokens/s "
+            f"batch {batch}: {method.title}: {figures.tokens_per_s:.0f} tokens/s "
             f"({low:.0f} to {high:.0f}){tau}"
         )

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_eagle_pangu.bench.config import BenchConfig, ThroughputConfig
+from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, ThroughputConfig
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, Method, chain, own_chain, tree
-from vllm_eagle_pangu.bench.prompts import Conversations, Prompt, spread
 from vllm_eagle_pangu.bench.records import Record
 from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.statistics import Runs, restrict, runs_of, summary
+from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, own_chain, tree
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, spread
 
 Row = dict[str, Any]
 
@@ -86,9 +86,12 @@ class Experiment:
 
     key: str
     title: str
+    # Its section of the YAML, which is there.
+    config: Any
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
+        self.config = getattr(bench.config, SECTIONS[self.key])
 
     def groups(self) -> list[Group]:
         return []

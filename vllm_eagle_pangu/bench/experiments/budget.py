@@ -6,19 +6,14 @@ from __future__ import annotations
 from vllm_eagle_pangu.bench.config import BudgetConfig
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, Method, tree
 from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.measure.method import PLAIN, Method, tree
 
 
 class Budget(Experiment):
     key = "E2"
     title = "Node budget and depth"
-
-    @property
-    def config(self) -> BudgetConfig:
-        config = self.bench.config.budget
-        assert config is not None
-        return config
+    config: BudgetConfig
 
     def sweeps(self) -> dict[str, list[Method]]:
         config = self.config
@@ -51,8 +46,9 @@ class Budget(Experiment):
         for method in part.methods:
             row = self.bench.row(records, part, method) if method != PLAIN else None
             if row is not None:
-                depth = dict(method.keys)["tree_depth"]
-                rows.append({"sweep": sweep, "depth": depth, "nodes": method.nodes, **row})
+                assert method.shape is not None
+                size = {"depth": method.shape.depth, "nodes": method.nodes}
+                rows.append({"sweep": sweep, **size, **row})
         return rows
 
 

@@ -12,21 +12,19 @@ from pathlib import Path
 from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, ConcurrencyConfig
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, pays_until
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
-from vllm_eagle_pangu.bench.methods import PLAIN, Method, chain, tree
 from vllm_eagle_pangu.bench.records import Key, Record
-from vllm_eagle_pangu.bench.serving import BenchServer, Load, measure_load, write_dataset
+from vllm_eagle_pangu.bench.serving import Load, bench_server, measure_load, write_dataset
 from vllm_eagle_pangu.bench.session import Session
+from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
+from vllm_eagle_pangu.measure.server import Server
+from vllm_eagle_pangu.measure.statistics import spread_of
+from vllm_eagle_pangu.measure.turns import turns
 
 
 class Concurrency(Experiment):
     key = "E5"
     title = "Concurrent requests"
-
-    @property
-    def config(self) -> ConcurrencyConfig:
-        config = self.bench.config.concurrency
-        assert config is not None
-        return config
+    config: ConcurrencyConfig
 
     def methods(self, records: list[Record]) -> tuple[Method, ...]:
         """Plain, a chain and a tree: those of the configuration, else E1's fastest."""
@@ -64,7 +62,7 @@ class Concurrency(Experiment):
             write_dataset([talk.text(prompt) for prompt in self.bench.prompts], dataset)
             place, config = self.bench.place, self.bench.config
             servers = {
-                method: BenchServer(method, place.target, place.head, config)
+                method: bench_server(method, place.target, place.head, config)
                 for method in methods
                 if method in missing
             }
@@ -74,26 +72,21 @@ class Concurrency(Experiment):
                 server.wait()
             self._measure_all(session, servers, dataset)
 
-    def _measure_all(
-        self, session: Session, servers: dict[Method, BenchServer], dataset: Path
-    ) -> None:
-        """Level after level, each on all servers in turn; who begins changes."""
-        order = list(servers)
-        for repeat in range(self.config.repeats):
-            for level in self.config.levels:
-                requests = max(self.config.least_requests, self.config.requests_per_level * level)
-                load = Load(level, requests, self.config.tokens)
-                for method in order:
-                    key = self._key(method, level, repeat)
-                    if session.has(key):
-                        continue
-                    try:
-                        session.record(key, measure_load(servers[method], dataset, load))
-                    # The other points are measured all the same.
-                    except (RuntimeError, OSError) as error:
-                        session.record(key, {"error": str(error)})
-                order = [*order[1:], order[0]]
-                print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
+    def _measure_all(self, session: Session, servers: dict[Method, Server], dataset: Path) -> None:
+        """Level after level, each on all servers in turn."""
+        for repeat, level, order in turns(list(servers), self.config.levels, self.config.repeats):
+            requests = max(self.config.least_requests, self.config.requests_per_level * level)
+            load = Load(level, requests, self.config.tokens)
+            for method in order:
+                key = self._key(method, level, repeat)
+                if session.has(key):
+                    continue
+                try:
+                    session.record(key, measure_load(servers[method], dataset, load))
+                # The other points are measured all the same.
+                except (RuntimeError, OSError) as error:
+                    session.record(key, {"error": str(error)})
+            print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
 
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()
@@ -131,10 +124,7 @@ def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Reco
         for repeat, record in mine.items()
         if repeat in plain
     ]
-    if ratios:
-        row["repeats"], row["speedup"] = len(ratios), statistics.median(ratios)
-        row["speedup_min"], row["speedup_max"] = min(ratios), max(ratios)
-    return row
+    return row | (spread_of(ratios) if ratios else {})
 
 
 def _conclusions(rows: list[Row]) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, tree
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.bench.statistics import percentile
+from vllm_eagle_pangu.measure.method import PLAIN, tree
+from vllm_eagle_pangu.measure.statistics import percentile
 from vllm_eagle_pangu.tracing.reader import read_run, run_folders
 
 TOTAL = "whole step"
@@ -29,10 +29,10 @@ class Stages(Experiment):
     title = "Stages of a step"
 
     def groups(self) -> list[Group]:
-        config = self.bench.config.stages
-        assert config is not None
-        methods = (PLAIN, *map(tree, config.trees))
-        return [Group(self.key, "traced", methods, self.bench.some(config.prompts), traced=True)]
+        methods = (PLAIN, *map(tree, self.config.trees))
+        return [
+            Group(self.key, "traced", methods, self.bench.some(self.config.prompts), traced=True)
+        ]
 
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()

@@ -13,19 +13,14 @@ from vllm_eagle_pangu.bench.experiments.base import (
     ratio_text,
 )
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, Method
 from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.measure.method import PLAIN, Method
 
 
 class Temperature(Experiment):
     key = "E6"
     title = "Sampling temperature"
-
-    @property
-    def config(self) -> TemperatureConfig:
-        config = self.bench.config.temperature
-        assert config is not None
-        return config
+    config: TemperatureConfig
 
     def groups(self) -> list[Group]:
         """Greedy is E1, if that has the prompts."""

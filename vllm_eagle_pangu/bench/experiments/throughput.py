@@ -12,8 +12,8 @@ from vllm_eagle_pangu.bench.experiments.base import (
     spread_verdict,
 )
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN
 from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.measure.method import PLAIN
 
 
 class Throughput(Experiment):
@@ -21,9 +21,7 @@ class Throughput(Experiment):
     title = "Throughput at batch 1"
 
     def groups(self) -> list[Group]:
-        config = self.bench.config.throughput
-        assert config is not None
-        prompts = self.bench.some(config.prompts)
+        prompts = self.bench.some(self.config.prompts)
         return [Group(self.key, "batch-1", self.bench.methods(), prompts)]
 
     def rows(self, records: list[Record]) -> list[Row]:

@@ -6,19 +6,14 @@ from __future__ import annotations
 from vllm_eagle_pangu.bench.config import WindowConfig
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, ratio_text
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.methods import PLAIN, tree
 from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
 class Window(Experiment):
     key = "E4"
     title = "Drafter's context window"
-
-    @property
-    def config(self) -> WindowConfig:
-        config = self.bench.config.window
-        assert config is not None
-        return config
+    config: WindowConfig
 
     def groups(self) -> list[Group]:
         methods = (PLAIN, *(tree(self.config.tree, window) for window in self.config.windows))

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests through the OpenAI client, their times, and the server's own counters."""
 
-import statistics
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from openai import OpenAI
 
 from vllm_eagle_pangu import ties
-from vllm_eagle_pangu.demo import settings
-from vllm_eagle_pangu.demo.server import Server
+from vllm_eagle_pangu.measure.server import SERVED_NAME, Server
+from vllm_eagle_pangu.measure.statistics import rate, tau
+from vllm_eagle_pangu.measure.turns import turns
 
 REQUEST_TIMEOUT_S = 120.0
 
@@ -20,10 +21,6 @@ class Completion:
     prompt_ids: list[int]
     ids: list[int]
     seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        return len(self.ids) / self.seconds
 
 
 @dataclass
@@ -37,12 +34,12 @@ class Record:
 
     def tokens_per_second(self) -> float:
         """Tokens per second over all prompts, each at the median of its repeats."""
-        times = [statistics.median(c.seconds for c in runs) for runs in self.completions.values()]
-        return sum(len(runs[0].ids) for runs in self.completions.values()) / sum(times)
+        runs = self.completions.values()
+        return rate((len(one[0].ids) for one in runs), ([c.seconds for c in one] for one in runs))
 
     def tau(self) -> float | None:
         """Mean acceptance length, bonus token included; None without speculation."""
-        return 1 + self.accepted / self.drafts if self.drafts else None
+        return tau(self.drafts, self.accepted)
 
 
 class Client:
@@ -54,74 +51,44 @@ class Client:
             base_url=f"{server.url}/v1", api_key="none", timeout=REQUEST_TIMEOUT_S, max_retries=0
         )
 
-    def complete(self, prompt: str, tokens: int) -> Completion:
-        begin = time.perf_counter()
-        answer = self.api.completions.create(
-            model=settings.SERVED_NAME,
+    def _ask(self, prompt: str | list[int], tokens: int, vllms: dict[str, Any], **more: Any) -> Any:
+        """`vllms`: what vLLM adds to OpenAI's parameters."""
+        return self.api.completions.create(
+            model=SERVED_NAME,
             prompt=prompt,
             max_tokens=tokens,
             temperature=0.0,
-            extra_body={"ignore_eos": True, "return_token_ids": True},
+            extra_body={"ignore_eos": True, "return_token_ids": True, **vllms},
+            **more,
         )
+
+    def complete(self, prompt: str, tokens: int) -> Completion:
+        begin = time.perf_counter()
+        choice = self._ask(prompt, tokens, {}).choices[0]
         seconds = time.perf_counter() - begin
-        choice = answer.choices[0]
-        # What vLLM adds to OpenAI's fields.
-        extra = choice.model_extra or {}
-        ids = extra["token_ids"]
-        assert len(ids) == tokens, f"asked for {tokens} tokens, got {len(ids)}"
-        return Completion(choice.text, extra["prompt_token_ids"], ids, seconds)
+        assert len(choice.token_ids) == tokens, f"{len(choice.token_ids)} tokens, not {tokens}"
+        return Completion(choice.text, choice.prompt_token_ids, choice.token_ids, seconds)
 
     def stream(self, prompt: str, tokens: int) -> tuple[list[int], list[int]]:
         """Token ids of a streamed completion, and how many came with each chunk."""
-        chunks = self.api.completions.create(
-            model=settings.SERVED_NAME,
-            prompt=prompt,
-            max_tokens=tokens,
-            temperature=0.0,
-            stream=True,
-            extra_body={"ignore_eos": True, "return_token_ids": True},
-        )
-        ids: list[int] = []
-        sizes: list[int] = []
-        for chunk in chunks:
-            new = (chunk.choices[0].model_extra or {}).get("token_ids") or []
-            if new:
-                ids += new
-                sizes.append(len(new))
-        return ids, sizes
+        answer = self._ask(prompt, tokens, {}, stream=True)
+        parts = [getattr(chunk.choices[0], "token_ids", None) or [] for chunk in answer]
+        return [token for part in parts for token in part], [len(part) for part in parts if part]
 
     def decode_logits(self, prompt: list[int], tokens: int) -> tuple[list[int], list[ties.Logits]]:
         """A completion's token ids, and the highest logits that each was drawn from."""
-        answer = self.api.completions.create(
-            model=settings.SERVED_NAME,
-            prompt=prompt,
-            max_tokens=tokens,
-            temperature=0.0,
-            logprobs=ties.TOP,
-            extra_body={
-                "ignore_eos": True,
-                "return_token_ids": True,
-                "return_tokens_as_token_ids": True,
-            },
-        )
+        answer = self._ask(prompt, tokens, {"return_tokens_as_token_ids": True}, logprobs=ties.TOP)
         choice = answer.choices[0]
-        assert choice.logprobs is not None and choice.logprobs.top_logprobs is not None
         rows: list[ties.Logits] = [
             {int(name.removeprefix("token_id:")): value for name, value in row.items()}
             for row in choice.logprobs.top_logprobs
         ]
-        return (choice.model_extra or {})["token_ids"], rows
+        return choice.token_ids, rows
 
     def prefill_logits(self, prompt: list[int], ids: list[int]) -> list[ties.Logits]:
         """The highest logits before each of `ids`, and its own, from a prefill of all tokens."""
-        answer = self.api.completions.create(
-            model=settings.SERVED_NAME,
-            prompt=prompt + ids,
-            max_tokens=1,
-            temperature=0.0,
-            extra_body={"prompt_logprobs": ties.TOP},
-        )
-        rows = (answer.choices[0].model_extra or {})["prompt_logprobs"][len(prompt) :]
+        answer = self._ask(prompt + ids, 1, {"prompt_logprobs": ties.TOP})
+        rows = answer.choices[0].prompt_logprobs[len(prompt) :]
         return [{int(token): entry["logprob"] for token, entry in row.items()} for row in rows]
 
     def warm_up(self, prompt: str, tokens: int) -> None:
@@ -129,19 +96,21 @@ class Client:
             self.complete(prompt, tokens)
 
 
-def record_round(
-    clients: dict[str, Client], records: dict[str, Record], prompts: list[str], tokens: int
-) -> None:
-    """Every prompt once on every server, server after server for the same prompt."""
+def recorded(
+    clients: dict[str, Client], prompts: list[str], tokens: int, repeats: int
+) -> dict[str, Record]:
+    """Every prompt so many times on every server, server after server for the same prompt."""
     before = {name: client.server.counters() for name, client in clients.items()}
-    for index, prompt in enumerate(prompts):
-        for name, client in clients.items():
+    records = {name: Record(name) for name in clients}
+    for _, (index, prompt), order in turns(list(clients), list(enumerate(prompts)), repeats):
+        for name in order:
             runs = records[name].completions.setdefault(index, [])
-            runs.append(client.complete(prompt, tokens))
+            runs.append(clients[name].complete(prompt, tokens))
     for name, client in clients.items():
         drafts, accepted = client.server.counters()
-        records[name].drafts += drafts - before[name][0]
-        records[name].accepted += accepted - before[name][1]
+        records[name].drafts = drafts - before[name][0]
+        records[name].accepted = accepted - before[name][1]
+    return records
 
 
 def target_rounding(record: Record, plain: Client, exact: Client) -> ties.Rounding:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompt sets: the demo's held-out code, HumanEval, MT-Bench; selection; chat templates."""
+"""Prompts: the demo's held-out code, HumanEval, MT-Bench, a user's; selection; chat templates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from vllm_eagle_pangu.bench.config import PromptConfig
 from vllm_eagle_pangu.config import refusal
 
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.bench.config import PromptConfig
+
+T = TypeVar("T")
+
 MT_BENCH_TURNS = 2
+# The key of a prompt's name, by source.
+_ID = {"heldout": "id", "humaneval": "task_id"}
 
 
 @dataclass(frozen=True)
@@ -32,26 +39,50 @@ def read_prompts(source: str, path: Path) -> list[Prompt]:
     """
     if not path.is_file():
         raise refusal("prompts.path", str(path), "no such file", f"name a {source} JSONL file")
-    return [_PARSERS[source](entry, place, number) for number, entry, place in _lines(path)]
+    prompts = []
+    for index, (number, entry) in enumerate(json_lines(path)):
+        place = f"{path}:{number}"
+        if not isinstance(entry, dict):
+            raise refusal("prompts.path", place, "no JSON object", "one object per line")
+        if source == "mt_bench":
+            prompts.append(_mt_bench(entry, place, index))
+        else:
+            texts = [_text(entry, key, place) for key in (_ID[source], "prompt")]
+            prompts.append(Prompt(texts[0], index, (texts[1],)))
+    return prompts
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any], str]]:
-    """(index, object, place for messages) of every line that is not empty."""
+def read_texts(path: str) -> list[str]:
+    """The prompts of a file with one `{"prompt": str}` per line; further keys are passed over.
+
+    Raises ValueError for a file that cannot be read, is empty, or has a line of another form.
+    """
+    mend = 'write one {"prompt": "..."} per line'
+    try:
+        lines = list(json_lines(Path(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise refusal("--prompts", path, f"cannot be read ({error})", mend) from error
+    prompts: list[str] = []
+    for number, entry in lines:
+        prompt = entry.get("prompt") if isinstance(entry, dict) else None
+        if not isinstance(prompt, str) or not prompt:
+            raise refusal("--prompts", path, f"line {number} holds no prompt", mend)
+        prompts.append(prompt)
+    if not prompts:
+        raise refusal("--prompts", path, "holds no prompt", mend)
+    return prompts
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Number and value of every line that is not empty; None for one that is no JSON."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as file:
-        index = 0
         for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            place = f"{path}:{number}"
-            try:
-                entry = json.loads(line)
-            except ValueError as error:
-                raise refusal("prompts.path", place, f"not JSON: {error}", "mend it") from error
-            if not isinstance(entry, dict):
-                raise refusal("prompts.path", place, "no JSON object", "one object per line")
-            yield index, entry, place
-            index += 1
+            if line.strip():
+                try:
+                    yield number, json.loads(line)
+                except ValueError:
+                    yield number, None
 
 
 def _text(entry: dict[str, Any], key: str, place: str) -> str:
@@ -59,14 +90,6 @@ def _text(entry: dict[str, Any], key: str, place: str) -> str:
     if not isinstance(value, str) or not value:
         raise refusal("prompts.path", place, f'no text "{key}"', "check prompts.source")
     return value
-
-
-def _heldout(entry: dict[str, Any], place: str, index: int) -> Prompt:
-    return Prompt(_text(entry, "id", place), index, (_text(entry, "prompt", place),))
-
-
-def _humaneval(entry: dict[str, Any], place: str, index: int) -> Prompt:
-    return Prompt(_text(entry, "task_id", place), index, (_text(entry, "prompt", place),))
 
 
 def _mt_bench(entry: dict[str, Any], place: str, index: int) -> Prompt:
@@ -78,13 +101,6 @@ def _mt_bench(entry: dict[str, Any], place: str, index: int) -> Prompt:
         raise refusal("prompts.path", place, '"turns" is no list of one or two texts', "mend it")
     assert turns is not None
     return Prompt(f"mt-bench-{number}", index, tuple(turns))
-
-
-_PARSERS: dict[str, Callable[[dict[str, Any], str, int], Prompt]] = {
-    "heldout": _heldout,
-    "humaneval": _humaneval,
-    "mt_bench": _mt_bench,
-}
 
 
 class Conversations:
@@ -145,8 +161,17 @@ def select(
     return ordered[-config.count :] if config.choice == "longest" else spread(ordered, config.count)
 
 
-def spread(ordered: Sequence[Prompt], count: int | None) -> list[Prompt]:
-    """`count` of them at equal distances, all for None or where there are fewer."""
+def spread(ordered: Sequence[T], count: int | None, start: float = 0.5) -> list[T]:
+    """`count` of them at equal distances, all for None or where there are fewer.
+
+    `start`: of a distance before the first.
+    """
     if count is None or count >= len(ordered):
         return list(ordered)
-    return [ordered[(2 * i + 1) * len(ordered) // (2 * count)] for i in range(count)]
+    return [ordered[int((i + start) * len(ordered) / count)] for i in range(count)]
+
+
+def pieces(prompts: Sequence[T], size: int, count: int) -> list[list[T]]:
+    """`count` lists of `size` each, from the start again where they run out."""
+    endless = cycle(prompts)
+    return [list(islice(endless, size)) for _ in range(count)]

@@ -1,7 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speculation can give, by the usual formulas."""
+"""Rates, spreads, and what speculation can give by the usual formulas."""
 
 from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """By linear interpolation between the two nearest; `share` from 0 to 100."""
+    return float(np.percentile(values, share))
+
+
+def rate(tokens: Iterable[float], seconds: Iterable[Collection[float]]) -> float:
+    """All tokens over all time, of each answer the median of its repeats' seconds."""
+    return sum(tokens) / sum(map(statistics.median, seconds))
+
+
+def tau(drafts: float, accepted: float) -> float | None:
+    """Tokens per target forward, bonus included; None without a draft."""
+    return 1 + accepted / drafts if drafts else None
+
+
+def spread_of(ratios: Collection[float]) -> dict[str, Any]:
+    """A speed-up's columns: one ratio per repeat, their median, the least and the greatest."""
+    return {
+        "repeats": len(ratios),
+        "speedup": statistics.median(ratios),
+        "speedup_min": min(ratios),
+        "speedup_max": max(ratios),
+    }
 
 
 def acceptance_rate(accepted: int, drafts: int, full_drafts: int) -> float | None:

@@ -2,6 +2,7 @@
 """A `vllm serve` process of our own: started, waited for, and ended with all its children."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from types import TracebackType
 
 import psutil
 
-from vllm_eagle_pangu.demo import settings
+from vllm_eagle_pangu.serving import needs
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
@@ -29,10 +30,64 @@ FAILURE = re.compile(r"Traceback|Segfault|\bERROR\b")
 COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total\{.*\} (\S+)$", re.M)
 
 
+SERVED_NAME = "demo"
+_FLAGS = (
+    "--dtype=bfloat16",
+    "--max-model-len=1024",
+    "--max-num-seqs=4",
+    # 128 MiB: a few servers stand beside each other, so that measurements can be interleaved.
+    "--kv-cache-memory-bytes=134217728",
+    # A repeated prompt is then as much work as the first time.
+    "--no-enable-prefix-caching",
+    # On any number of cores, so that every machine's demo measures the same.
+    *needs.ONE_PROCESS_FLAGS,
+    # What rounding is measured in, decoding and prefilling alike.
+    "--logprobs-mode=raw_logits",
+)
+# On two cores compiling would take longer than the whole demo.
+_CPU_FLAGS = ("--enforce-eager",)
+# Servers side by side; a GPU's plain decoding needs its CUDA graphs to be no weakened baseline.
+_GPU_FLAGS = ("--gpu-memory-utilization=0.25",)
+
+
+@functools.cache
+def server_flags() -> tuple[str, ...]:
+    """The same for every method, by the device of this machine."""
+    import torch
+
+    return _FLAGS + (_GPU_FLAGS if torch.cuda.is_available() else _CPU_FLAGS)
+
+
+def server_environment() -> dict[str, str]:
+    """What is set for every server and engine on top of the caller's environment."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        **needs.ONE_PROCESS,
+        **needs.preload(os.environ),
+    }
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def new_log(name: str) -> Path:
+    handle, path = tempfile.mkstemp(prefix=f"eagle-pangu-{name}-", suffix=".log")
+    os.close(handle)
+    return Path(path)
+
+
+def log_excerpt(log: Path) -> str:
+    """From the first sign of failure, its end where there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    failing = [index for index, line in enumerate(lines) if FAILURE.search(line)]
+    start = failing[0] if failing else max(0, len(lines) - LOG_LINES)
+    return "\n".join(lines[start : start + LOG_LINES])
 
 
 class ProcessGroup:
@@ -84,13 +139,6 @@ class ProcessGroup:
         if self.alive():
             raise RuntimeError(f"process group {self.process.pid} could not be ended")
 
-    def log_excerpt(self) -> str:
-        """The log from the first sign of failure, its end where there is none."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        failing = [index for index, line in enumerate(lines) if FAILURE.search(line)]
-        start = failing[0] if failing else max(0, len(lines) - LOG_LINES)
-        return "\n".join(lines[start : start + LOG_LINES])
-
 
 class Server:
     """vLLM's OpenAI server on a free loopback port; a context manager.
@@ -121,20 +169,14 @@ class Server:
     def command(self) -> list[str]:
         vllm = Path(sys.executable).with_name("vllm")
         line = [str(vllm), "serve", str(self.target), "--host=127.0.0.1", f"--port={self.port}"]
-        line += [
-            f"--served-model-name={settings.SERVED_NAME}",
-            *settings.server_flags(),
-            *self.flags,
-        ]
+        line += [f"--served-model-name={SERVED_NAME}", *server_flags(), *self.flags]
         if self.speculative is not None:
             line += ["--speculative-config", json.dumps(self.speculative)]
         return line
 
     def start(self) -> "Server":
-        environment = os.environ | settings.server_environment()
-        handle, path = tempfile.mkstemp(prefix=f"eagle-pangu-{self.name}-", suffix=".log")
-        os.close(handle)
-        self.group = ProcessGroup(self.command(), environment, Path(path))
+        environment = os.environ | server_environment()
+        self.group = ProcessGroup(self.command(), environment, new_log(self.name))
         return self
 
     def wait(self) -> "Server":
@@ -185,5 +227,5 @@ class Server:
         failed = kind is not None and issubclass(kind, Exception) and not self._healthy()
         if failed and self.group is not None:
             print(f"the server '{self.name}' is down; from {self.group.log}:", file=sys.stderr)
-            print(self.group.log_excerpt(), file=sys.stderr)
+            print(log_excerpt(self.group.log), file=sys.stderr)
         self.stop(keep_log=failed)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of all measurements, over a stand-in for vLLM's: what it counts, times and hooks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.spec_decode.metrics import SpecDecodingStats
+
+from vllm_eagle_pangu.measure import engine as module
+from vllm_eagle_pangu.measure.engine import Engine, timed
+
+
+class TwoATime:
+    """vLLM's engine as far as it is used: each step gives each request two tokens, one drafted."""
+
+    def __init__(self, logger):
+        self.logger, self.requests, self.done = logger, {}, {}
+        self.model = torch.nn.Linear(2, 2)
+        self.engine_core = SimpleNamespace(shutdown=lambda: None)
+
+    def collective_rpc(self, function):
+        return [function(SimpleNamespace(model_runner="the runner"))]
+
+    def apply_model(self, function):
+        return [function(self.model)]
+
+    def add_request(self, name, prompt, sampling):
+        assert prompt["prompt_token_ids"] and name not in self.requests
+        self.requests[name], self.done[name] = sampling, []
+
+    def has_unfinished_requests(self):
+        return bool(self.requests)
+
+    def step(self):
+        self.model(torch.ones(2))
+        stats = SpecDecodingStats.new(3)
+        outputs = []
+        for name, sampling in list(self.requests.items()):
+            stats.observe_draft(num_draft_tokens=3, num_accepted_tokens=1)
+            self.done[name] += [1, 2]
+            finished = len(self.done[name]) >= sampling.max_tokens
+            if finished:
+                del self.requests[name]
+            if finished or sampling.output_kind.name == "CUMULATIVE":
+                output = SimpleNamespace(token_ids=self.done[name][: sampling.max_tokens])
+                outputs.append(SimpleNamespace(request_id=name, outputs=[output]))
+        self.logger.record(SchedulerStats(spec_decoding_stats=stats), None, engine_idx=0)
+        # The last that was asked for comes first, as vLLM may have it.
+        return outputs[::-1]
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    from vllm.v1.engine import llm_engine
+
+    def start(arguments, usage, stat_loggers):
+        return TwoATime(stat_loggers[0](None, 0))
+
+    monkeypatch.setattr(llm_engine.LLMEngine, "from_engine_args", start)
+    monkeypatch.setattr("vllm.engine.arg_utils.EngineArgs", SimpleNamespace)
+    with Engine("model", None) as opened:
+        yield opened
+
+
+def test_completions_come_in_the_order_of_their_prompts_and_each_engine_counts_its_own(engine):
+    assert engine.generate([[1], [2]], max_tokens=3) == [[1, 2, 1]] * 2
+    assert engine.counts == {"drafts": 4, "drafted": 12, "accepted": 4, "full_drafts": 0}
+    assert engine.runner == "the runner"
+
+
+def test_one_request_is_timed_by_its_steps_and_counted_apart(engine, monkeypatch):
+    monkeypatch.setattr(module, "logits_of", lambda model: [])
+    engine.generate([[1]], max_tokens=8)
+    figures = engine.measure("E7 x", [1, 2, 3], forward_times=True, max_tokens=6)
+    assert figures["request"] == "E7 x" and figures["output_ids"] == [1, 2] * 3
+    assert (figures["prompt_tokens"], figures["output_tokens"]) == (3, 6)
+    assert (figures["drafts"], figures["accepted"], figures["tau"]) == (3, 3, 2.0)
+    assert len(figures["steps_ms"]) == 2, "the first step is the prefill"
+    whole = figures["ttft_ms"] + sum(figures["steps_ms"])
+    assert figures["seconds"] == pytest.approx(whole / 1e3, rel=0.01, abs=1e-5)
+    assert 0 < figures["forward_ms"] < whole
+    assert "forward_ms" not in engine.measure("E1 x", [1], max_tokens=4)
+
+
+def test_a_modules_time_is_added_while_it_is_watched_and_no_hook_is_left():
+    inner, spent = torch.nn.Linear(2, 2), {}
+    outer = torch.nn.Sequential(inner)
+    with timed(spent, {"whole": [outer], "part": [inner]}):
+        outer(torch.ones(2))
+    outer(torch.ones(2))
+    assert spent["whole"] > spent["part"] > 0
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in (outer, inner))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of methods, and whose turn it is."""
+
+import pytest
+
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, of_shape, own_chain, tree
+from vllm_eagle_pangu.measure.turns import turns
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "title"),
+    [
+        (PLAIN, "plain", "plain"),
+        (chain(3), "chain-3", "eagle3 K=3"),
+        (own_chain(3), "own-chain-3", "chain 3"),
+        (tree((4, 5, 16)), "tree-4-5-16", "tree W=4 D=5 M=16"),
+        (tree((4, 5, 16), 64), "tree-4-5-16-window-64", "tree W=4 D=5 M=16"),
+    ],
+)
+def test_records_and_tables_of_earlier_runs_are_found_by_these_names(method, name, title):
+    assert (method.name, method.title) == (name, title)
+
+
+def test_a_shape_one_wide_is_a_chain_and_a_tree_without_a_shape_has_the_defaults():
+    assert of_shape(TreeShape(1, 3, 3)) == own_chain(3) and own_chain(3).is_chain
+    assert of_shape(TreeShape(2, 3, 6)) == tree((2, 3, 6)) and not tree((2, 3, 6)).is_chain
+    assert Method("tree", 12).speculative_config("H") == {
+        "method": "eagle_pangu",
+        "model": "H",
+        "num_speculative_tokens": 12,
+    }
+
+
+def test_a_list_of_work_that_is_cut_while_it_is_walked_ends_there():
+    work, seen = ["a", "b", "c"], []
+    for repeat, block, order in turns("xy", work, 2):
+        seen.append((repeat, block, "".join(order)))
+        if block == "b":
+            del work[2:]
+    assert seen == [(0, "a", "xy"), (0, "b", "yx"), (1, "a", "yx"), (1, "b", "xy")]

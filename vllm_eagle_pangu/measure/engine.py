@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's engine in this process: generates, is timed step by step, counts, and is watched."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from vllm_eagle_pangu.measure.statistics import tau
+
+# Neither torch nor vLLM is imported by who only says which engine is wanted.
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.core.policy import TreePolicy
+    from vllm_eagle_pangu.step.drafter import Drafter
+    from vllm_eagle_pangu.step.stages import Observer
+
+COUNTS = ("drafts", "drafted", "accepted", "full_drafts")
+
+
+class _Counter:
+    """A vLLM stat logger, of one engine: its Prometheus counters are one registry per process."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(COUNTS, 0)
+
+    def record(self, scheduler_stats: Any, *further: Any, **named: Any) -> None:
+        """Called by vLLM after every step."""
+        found = scheduler_stats and scheduler_stats.spec_decoding_stats
+        if found:
+            self.counts["drafts"] += found.num_drafts
+            self.counts["drafted"] += found.num_draft_tokens
+            self.counts["accepted"] += found.num_accepted_tokens
+            # Steps in which the last position, too, was accepted.
+            self.counts["full_drafts"] += found.num_accepted_tokens_per_pos[-1]
+
+    def log(self) -> None:
+        """Nothing: vLLM asks for it now and then."""
+
+    log_engine_initialized = log
+
+
+class Engine:
+    """One engine of a method; without HTTP, its runner within reach. A context manager.
+
+    `arguments`: of `vllm.LLM`. Needs `VLLM_ENABLE_V1_MULTIPROCESSING=0`.
+    """
+
+    def __init__(self, model: str, speculative: Mapping[str, Any] | None, **arguments: Any) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        counter = _Counter()
+        self.counts = counter.counts
+        chosen = {
+            "model": model,
+            "speculative_config": speculative and dict(speculative),
+            # A repeated prompt is then as much work as the first time.
+            "enable_prefix_caching": False,
+            "disable_log_stats": False,
+        }
+        self.vllm = LLMEngine.from_engine_args(
+            EngineArgs(**{**arguments, **chosen}),
+            # Of the defaults that depend on it, `LLM`'s.
+            UsageContext.LLM_CLASS,
+            stat_loggers=[lambda config, index: counter],
+        )
+        self._numbers = count()
+
+    @cached_property
+    def runner(self) -> Any:
+        """vLLM's model runner, in whose `stages` a step of this plugin tells where it is."""
+        (runner,) = self.vllm.collective_rpc(lambda worker: worker.model_runner)
+        return runner
+
+    def close(self) -> None:
+        """End it and free its memory; the counts stay."""
+        import torch
+
+        self.vllm.engine_core.shutdown()
+        del self.vllm
+        self.__dict__.pop("runner", None)
+        gc.collect()
+        if torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def answers(self, prompts: Iterable[Sequence[int]], **params: Any) -> list[Any]:
+        """vLLM's output for each prompt, greedy unless `params` say otherwise."""
+        from vllm.sampling_params import RequestOutputKind
+
+        params = {"output_kind": RequestOutputKind.FINAL_ONLY, **params}
+        names = [self._add(prompt, params) for prompt in prompts]
+        found: dict[str, Any] = {}
+        while self.vllm.has_unfinished_requests():
+            found |= {output.request_id: output for output in self.vllm.step()}
+        return [found[name] for name in names]
+
+    def generate(self, prompts: Iterable[Sequence[int]], **params: Any) -> list[list[int]]:
+        """Token ids of a completion per prompt."""
+        return [list(a.outputs[0].token_ids) for a in self.answers(prompts, **params)]
+
+    def steps(
+        self, prompt: Sequence[int], name: str | None = None, **params: Any
+    ) -> Iterator[tuple[float, list[int]]]:
+        """One request: after each step its milliseconds and all tokens so far."""
+        begin, tokens = time.perf_counter(), list[int]()
+        self._add(prompt, params, name=name)
+        while self.vllm.has_unfinished_requests():
+            outputs = self.vllm.step()
+            now = time.perf_counter()
+            tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
+            yield 1e3 * (now - begin), tokens
+            begin = now
+
+    def measure(
+        self, name: str, prompt: Sequence[int], forward_times: bool = False, **params: Any
+    ) -> dict[str, Any]:
+        """Times and counts of one request.
+
+        `forward_times`: also the target's forward by itself, median per decoding step; it makes a
+        GPU wait in every step, so such a request's other times are not to be used there.
+        """
+        before, spent = dict(self.counts), dict[str, float]()
+        took: list[float] = []
+        forwards: list[float] = []
+        tokens: list[int] = []
+        first = 0
+        with timed(spent, {"forward": self.target_modules()} if forward_times else {}):
+            for milliseconds, tokens in self.steps(prompt, name, **params):
+                took.append(milliseconds)
+                forwards.append(spent.pop("forward", 0.0))
+                first = first or (len(took) if tokens else 0)
+        assert first, "a request ends with at least one token"
+        counts = {key: value - before[key] for key, value in self.counts.items()}
+        figures = {
+            "request": name,
+            "prompt_tokens": len(prompt),
+            "output_tokens": len(tokens),
+            "output_ids": tokens,
+            **counts,
+            "tau": round(tau(counts["drafts"], counts["accepted"]) or 1.0, 6),
+            "seconds": round(sum(took) / 1e3, 6),
+            "ttft_ms": round(sum(took[:first]), 4),
+            "tpot_ms": round(sum(took[first:]) / max(len(tokens) - 1, 1), 4),
+            "steps_ms": [round(step, 4) for step in took[first:]],
+        }
+        # A full CUDA graph replays without its modules.
+        if seen := [forward for forward in forwards[first:] if forward]:
+            figures["forward_ms"] = round(statistics.median(seen), 4)
+        return figures
+
+    def target_modules(self) -> list[Any]:
+        """Those whose calls are the target's forward and its logits."""
+        (model,) = self.vllm.apply_model(lambda model: model)
+        return [model, *logits_of(model)]
+
+    @contextmanager
+    def watched(
+        self,
+        observer: Observer | None = None,
+        policy: TreePolicy | None = None,
+        drafter: Drafter | None = None,
+    ) -> Iterator[None]:
+        """While open, a step of this plugin has these parts beside, or in place of, its own."""
+        step, stages = self.runner.step, self.runner.stages
+        before = step.policy, step.drafter, stages.observers
+        step.policy, step.drafter = policy or step.policy, drafter or step.drafter
+        stages.observers += () if observer is None else (observer,)
+        try:
+            yield
+        finally:
+            step.policy, step.drafter, stages.observers = before
+
+    def _add(self, prompt: Sequence[int], params: dict[str, Any], name: str | None = None) -> str:
+        from vllm import SamplingParams
+
+        name = str(next(self._numbers)) if name is None else name
+        sampling = SamplingParams(**{"temperature": 0.0, **params})
+        self.vllm.add_request(name, {"prompt_token_ids": list(prompt)}, sampling)
+        return name
+
+
+def logits_of(model: Any) -> list[Any]:
+    """The modules of a vLLM model that make logits: `compute_logits` is no module's forward."""
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+    return [module for module in model.modules() if isinstance(module, LogitsProcessor)]
+
+
+@contextmanager
+def timed(spent: dict[str, float], parts: Mapping[str, Sequence[Any]]) -> Iterator[None]:
+    """While open, the milliseconds of every call of a part's modules are added to `spent`.
+
+    For engines whose step tells nobody of its stages; a device is waited for.
+    """
+    begun: list[float] = []
+
+    def began(*_: Any) -> None:
+        begun.append(now_ms())
+
+    def ended(part: str, *_: Any) -> None:
+        spent[part] = spent.get(part, 0.0) + now_ms() - begun.pop()
+
+    hooks = []
+    for part, modules in parts.items():
+        for module in modules:
+            hooks.append(module.register_forward_pre_hook(began))
+            hooks.append(module.register_forward_hook(partial(ended, part)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def now_ms() -> float:
+    """Milliseconds, with nothing left to do on a device."""
+    import torch
+
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return time.perf_counter() * 1e3
