@@ -8,23 +8,29 @@ from typing import Protocol
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step did: T trees verified, of `requests: [T]`, drafted in `shapes: [T]`.
+    """What a step did: `rows` tokens of `batch` requests, T trees among them.
 
-    `paths`: what was accepted of each. `seconds` by stage: see `step.stages.Stages`.
+    Of the trees: `requests: [T]`; `shapes: [T]`, in which they were drafted; `tree`, what was
+    verified of them; `paths`, what was accepted. None where there are none. `seconds` by stage:
+    see `step.stages.Stages`.
     """
 
+    batch: int
+    rows: int
     requests: Sequence[RequestView]
     shapes: Sequence[TreeShape]
-    paths: AcceptedPaths
+    tree: TreeBatch | None
+    paths: AcceptedPaths | None
     seconds: Mapping[str, float]
 
     def accepted(self) -> list[int]:
         """`[T]`: nodes accepted of each tree. Waits for the device."""
-        return self.paths.length.tolist()
+        return [] if self.paths is None else self.paths.length.tolist()
 
 
 class TreePolicy(Protocol):
@@ -34,8 +40,12 @@ class TreePolicy(Protocol):
         """A shape for each of the requests that can be drafted for; None for no tree."""
         ...
 
+    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+        """What the next step verifies of the trees that were drafted, beside `batch` roots."""
+        ...
+
     def observe(self, report: StepReport) -> None:
-        """Told at the end of every step that verified trees."""
+        """Told at the end of every step."""
         ...
 
 
@@ -48,6 +58,10 @@ class FixedShape:
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""
         return [self.tree] * len(requests)
+
+    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+        """See `TreePolicy`: all of it."""
+        return trees
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""

@@ -2,7 +2,7 @@
 """Grow: the next trees, level by level (EAGLE-2, section 4.1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +30,11 @@ class Drafted:
     """The next trees, those of one shape together; a request is in one of them at most."""
 
     trees: Sequence[DraftedTrees] = ()
+
+    def of(self, trees: Sequence[TreeBatch]) -> "Drafted":
+        """The same requests with these trees."""
+        pairs = zip(self.trees, trees, strict=True)
+        return Drafted([replace(drafted, tree=tree) for drafted, tree in pairs])
 
 
 def grow(

@@ -62,16 +62,24 @@ class Step:
         requests = accepted.placed.view.requests
         plan = self.policy.plan([requests[request] for request in state.requests])
         self.stages.enter("grow")
-        drafted = self.drafter.grow(state, plan)
+        grown = self.drafter.grow(state, plan)
+        drafted = grown.of(self.policy.keep([trees.tree for trees in grown.trees], len(requests)))
         self.stages.found(drafted)
         return drafted
 
     def end(self, accepted: Accepted) -> None:
         """The step is over: its times are known."""
         self.stages.end()
-        placed, trees = accepted.placed, accepted.trees
-        if placed.trees is not None and trees is not None:
-            scheduled = placed.trees.scheduled
-            verified = [placed.view.requests[tree.request] for tree in scheduled]
-            shapes = [tree.pending.shape for tree in scheduled]
-            self.policy.observe(StepReport(verified, shapes, trees.paths, self.stages.times))
+        view, placed, trees = accepted.placed.view, accepted.placed.trees, accepted.trees
+        scheduled = () if placed is None else placed.scheduled
+        self.policy.observe(
+            StepReport(
+                batch=view.batch_size,
+                rows=view.rows,
+                requests=[view.requests[tree.request] for tree in scheduled],
+                shapes=[tree.pending.shape for tree in scheduled],
+                tree=None if placed is None else placed.tree,
+                paths=None if trees is None else trees.paths,
+                seconds=self.stages.times,
+            )
+        )

@@ -43,6 +43,11 @@ class BatchView:
         return len(self.requests)
 
     @property
+    def rows(self) -> int:
+        """N."""
+        return int(self.host_query_start[-1])
+
+    @property
     def device(self) -> torch.device:
         """Where the step runs."""
         return self.positions.device

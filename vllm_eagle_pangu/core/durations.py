@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long something takes by its size, from the last times that it was done."""
+
+from collections import deque
+
+import numpy as np
+
+# Of each size, the median of so many times counts: a hiccup of the machine moves nothing, and a
+# machine that became slower is believed after half as many steps.
+REMEMBERED = 9
+JUMP = 1.3
+# Sizes between two of these share their times.
+SIZES = np.array(sorted({round(2 ** (power / 2)) for power in range(2 * 14 + 1)}))
+
+
+class Durations:
+    """Seconds by size: medians at the sizes seen, straight lines between them.
+
+    Beyond the sizes seen it goes on with the steepest slope among them, and below the least it
+    stays. Where a median jumps, the machine changed, and the times of all other sizes jump along.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
+
+    def add(self, size: int, seconds: float) -> None:
+        """It took `seconds` for `size`."""
+        bucket = int(SIZES[np.searchsorted(SIZES, size)])
+        times = self._times.setdefault(bucket, deque(maxlen=REMEMBERED))
+        times.append(seconds)
+        before, now = self._medians.get(bucket), float(np.median(times))
+        self._medians[bucket] = now
+        if before and len(times) == REMEMBERED and not 1 / JUMP < now / before < JUMP:
+            for other in self._medians.keys() - {bucket}:
+                self._times[other] = deque(
+                    (t * now / before for t in self._times[other]), REMEMBERED
+                )
+                self._medians[other] *= now / before
+
+    def __bool__(self) -> bool:
+        return bool(self._medians)
+
+    def at(self, sizes: np.ndarray | int) -> np.ndarray:
+        """`[n] float64` seconds of `sizes: [n]`; zeros while nothing was seen."""
+        wanted = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
+        known = sorted(self._medians.items())
+        if not known:
+            return np.zeros(wanted.shape)
+        x, y = (np.array(values, dtype=np.float64) for values in zip(*known, strict=True))
+        # More never takes less: what noise says otherwise is levelled.
+        y = np.maximum.accumulate(y)
+        found = np.interp(wanted, x, y)
+        if len(x) > 1:
+            slope = (np.diff(y) / np.diff(x)).max()
+            found += np.clip(wanted - x[-1], 0, None) * slope
+        return found
