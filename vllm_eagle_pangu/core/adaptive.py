@@ -62,6 +62,7 @@ class AdaptiveShapes:
         self.nodes: np.ndarray | None = None
         self._drafted = (0, 0)
         self._best = (0, 0)
+        self._plans = 0
         self._since_full = 0
         self._patience = LOOK_AGAIN[0]
 
@@ -78,8 +79,8 @@ class AdaptiveShapes:
             self._remember(tree, chance)
         every = np.concatenate([chance[:, 1:].ravel() for chance in chances])
         every = -np.sort(-every[every > 0])
-        depth, drafting = self._drafted[0], self._drafted[1]
-        count = best_count(every, batch, self._seconds(depth, drafting, batch, len(every)))
+        nodes = np.arange(len(every) + 1)
+        count = best_count(every, batch, self._seconds(*self._drafted, batch, nodes))
         least = every[count - 1] if count else np.inf
         return [_likeliest(t, chance, least) for t, chance in zip(trees, chances, strict=True)]
 
@@ -107,9 +108,10 @@ class AdaptiveShapes:
         """How deep to draft, by what trees were worth lately; 0 for not at all."""
         full = self.largest.depth
         self._since_full += 1
+        self._plans += 1
         if self.nodes is None:
             return full
-        if batch != self._best[0] or self._since_full % REASSESSED == 0:
+        if batch != self._best[0] or self._plans % REASSESSED == 0:
             depths = range(full + 1)
             self._best = batch, max(depths, key=lambda depth: self._expected(depth, batch))
         best = self._best[1]
@@ -123,14 +125,14 @@ class AdaptiveShapes:
     def _expected(self, depth: int, batch: int) -> float:
         """Tokens per second with trees of `depth`, which are worth what they were lately."""
         assert self.nodes is not None
-        counts = np.rint(batch * self.nodes[:depth].sum(axis=0)).astype(int)
-        chances = np.repeat(CHANCES, counts)[: batch * self.largest.nodes]
-        seconds = self._seconds(depth, batch, batch, len(chances))
-        return float(rates(chances, batch, seconds).max())
+        nodes = batch * self.nodes[:depth].sum(axis=0)
+        emitted = batch + np.concatenate(([0.0], (nodes * CHANCES).cumsum()))
+        verified = np.concatenate(([0.0], nodes.cumsum()))
+        return float((emitted / self._seconds(depth, batch, batch, verified)).max())
 
-    def _seconds(self, depth: int, drafted: int, batch: int, nodes: int) -> np.ndarray:
-        """`[nodes+1]`: of a step that drafts so deep and verifies 0, 1, ... nodes."""
-        verify = self.forward.at(batch + np.arange(nodes + 1))
+    def _seconds(self, depth: int, drafted: int, batch: int, nodes: np.ndarray) -> np.ndarray:
+        """Of steps that draft so deep for `drafted` requests and verify `nodes` beside roots."""
+        verify = self.forward.at(batch + nodes)
         fixed = self.rest.at(batch)[0] + self._drafting(depth, drafted)
         # Nothing is known before the first step.
         return np.maximum(verify + fixed, 1e-9)
