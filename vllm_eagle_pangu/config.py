@@ -38,7 +38,7 @@ class TreeConfig:
     num_speculative_tokens: Count = 16
     tree_depth: Count = 5
     tree_width: Count = 4
-    tree_policy: Literal["dynamic", "chain"] = "dynamic"
+    tree_policy: Literal["dynamic", "chain", "adaptive"] = "dynamic"
     verify_mode: Literal["performance", "reference"] = "performance"
     drafter_window: Count | None = None
     trace_dir: Annotated[str, Field(min_length=1)] | None = None
@@ -89,9 +89,11 @@ class TreeConfig:
 
     def policy(self) -> "TreePolicy":
         """The object that chooses each tree's shape."""
+        from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
         from vllm_eagle_pangu.core.policy import FixedShape
 
-        return FixedShape(self.shape())
+        policy = AdaptiveShapes if self.tree_policy == "adaptive" else FixedShape
+        return policy(self.shape())
 
     def trace(self) -> "TraceConfig | None":
         """Where and how much to trace; None without traces."""

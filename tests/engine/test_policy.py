@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -66,6 +67,50 @@ def test_a_policy_may_choose_another_shape_for_each_request(
             assert 0 <= nodes <= shape.depth
         assert report.rows >= report.batch and report.seconds["verify"] > 0
     assert sum(sum(accepted) for _, accepted in policy.reports) > TOKENS
+
+
+class Costs:
+    """In place of what was measured: a forward of 1 and what each row adds; the rest is free."""
+
+    def __init__(self, row: float) -> None:
+        self.row = row
+
+    def __bool__(self):
+        return True
+
+    def add(self, size, seconds):
+        pass
+
+    def at(self, sizes):
+        return 1 + self.row * np.atleast_1d(sizes)
+
+
+def test_trees_follow_what_rows_cost_and_no_token_changes(
+    engine, tiny_pangu, tiny_head, tree_config_of, expected
+):
+    spec = tree_config_of(tiny_head, (4, 4, 16), tree_policy="adaptive", verify_mode="reference")
+    verified = {}
+    with engine(tiny_pangu, spec, **SMALL) as trees:
+        policy = trees.runner.step.policy
+        for row in (0.0, 0.1, 100.0):
+            policy.forward = Costs(row)
+            policy.rest, policy.drafting = Costs(0.0), [Costs(0.0)] * (policy.largest.depth + 1)
+            counted = Counter()
+            trees.runner.stages.observers = (counted,)
+            assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
+            verified[row] = counted.nodes
+    assert verified[0.0] > 2 * verified[0.1] > 0
+    assert verified[100.0] == 0
+
+
+class Counter(Observer):
+    """Nodes that were verified."""
+
+    nodes = 0
+
+    def found(self, result):
+        if isinstance(result, Placed) and result.trees is not None:
+            self.nodes += sum(result.trees.nodes)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,12 @@ class Durations:
                 )
                 self._medians[other] *= now / before
 
+    def __str__(self) -> str:
+        """The medians, in milliseconds."""
+        sizes = ", ".join(map(str, sorted(self._medians)))
+        times = ", ".join(f"{1e3 * self._medians[size]:.1f}" for size in sorted(self._medians))
+        return f"{times} ms for {sizes}"
+
     def __bool__(self) -> bool:
         return bool(self._medians)
 

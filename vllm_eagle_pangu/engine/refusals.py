@@ -248,8 +248,21 @@ def check_target_and_head(vllm_config: "VllmConfig", tree: TreeConfig) -> None:
                 f"one tree of num_speculative_tokens={rows - 1} takes {rows} rows of a step",
                 f"set {key} to {rows} or more, or lower num_speculative_tokens",
             )
+    _check_policy(tree)
     check_target(vllm_config.model_config)
     check_head(vllm_config, tree)
+
+
+def _check_policy(tree: TreeConfig) -> None:
+    from vllm.platforms import current_platform
+
+    if tree.tree_policy == "adaptive" and current_platform.device_type != "cpu":
+        raise refusal(
+            "tree_policy",
+            tree.tree_policy,
+            "it follows times that the host measures, which on a device are not those of the work",
+            'set "tree_policy" to "dynamic"',
+        )
 
 
 def _check_cache_dtype(vllm_config: "VllmConfig") -> None:

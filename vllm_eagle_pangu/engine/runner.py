@@ -17,10 +17,12 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.v1.outputs import SamplerOutput
 
 from vllm_eagle_pangu.config import tree_config
+from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.batch_view import view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
+from vllm_eagle_pangu.engine.forward_profile import forward_seconds
 from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
@@ -174,6 +176,16 @@ class TreeRunnerMixin(GPUModelRunner):
         """What one launch commits; nothing where layers write by themselves."""
         if self.strided_pages and not self.reference_mode:
             self.pages.tabulate()
+
+    def profile_forward(self) -> None:
+        """Tell a policy that follows latency what rows cost, before its first step."""
+        policy = self.step.policy
+        if not isinstance(policy, AdaptiveShapes):
+            return
+        most = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
+        for rows, seconds in forward_seconds(self, most):
+            policy.forward.add(rows, seconds)
+        logger.info_once("eagle_pangu: adaptive trees: the target takes %s rows", policy.forward)
 
     def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """vLLM's profile sees a step's largest call of the sampler, beside the logits it keeps."""

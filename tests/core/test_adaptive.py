@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adaptive policy: its choice is the best there is, and it learns what it needs to know."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from vllm_eagle_pangu.core.acceptance import Acceptance
+from vllm_eagle_pangu.core.adaptive import AdaptiveShapes, best_count, rates
+from vllm_eagle_pangu.core.durations import REMEMBERED, Durations
+from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+
+SHAPE = TreeShape(2, 3, 5)
+
+
+def random_trees(seed: int, batch: int = 2, rows: int = 6, depth: int = 3) -> TreeBatch:
+    """Trees with log-probabilities that fall along each path."""
+    generator = torch.Generator().manual_seed(seed)
+    parent = torch.zeros(batch, rows, dtype=torch.int64)
+    level = torch.zeros(batch, rows, dtype=torch.int64)
+    score = torch.zeros(batch, rows)
+    for row in range(1, rows):
+        possible = torch.rand(batch, row, generator=generator) - (level[:, :row] >= depth).float()
+        parent[:, row] = possible.argmax(dim=1)
+        above = parent[:, row : row + 1]
+        level[:, row] = level.gather(1, above)[:, 0] + 1
+        step = torch.rand(batch, generator=generator).clamp(0.05, 0.95).log()
+        score[:, row] = score.gather(1, above)[:, 0] + step
+    tokens = torch.randint(50, (batch, rows), generator=generator)
+    return TreeBatch.from_parents(tokens, parent, depth, score=score)
+
+
+def closed_sets(tree: TreeBatch, request: int) -> list[tuple[int, ...]]:
+    """Every set of a tree's nodes in which each has its parent."""
+    parent = tree.parent[request].tolist()
+    nodes = range(1, tree.rows)
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(nodes, size) for size in range(tree.rows)
+    )
+    return [s for s in subsets if all(parent[node] in (0, *s) for node in s)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_likeliest_nodes_are_the_best_of_all_sets(seed):
+    """Against every pair of closed sets of two trees, for step times of any form."""
+    tree = random_trees(seed)
+    chance = Acceptance(3).of_paths(tree)
+    nodes = np.cumsum(np.random.default_rng(seed).exponential(1.0, 2 * tree.rows - 1))
+    seconds = 3 + nodes
+    best = max(
+        (2 + sum(chance[0, list(a)]) + sum(chance[1, list(b)])) / seconds[len(a) + len(b)]
+        for a in closed_sets(tree, 0)
+        for b in closed_sets(tree, 1)
+    )
+    every = -np.sort(-chance[:, 1:].ravel())
+    count = best_count(every, 2, seconds[: len(every) + 1])
+    assert rates(every, 2, seconds[: len(every) + 1])[count] == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
+    policy = AdaptiveShapes(SHAPE)
+    policy.forward.add(1, 0.01)
+    policy.forward.add(16, 0.02)
+    tree = random_trees(seed, batch=3)
+    policy.plan([None] * 3)
+    (kept,) = policy.keep([tree], 3)
+    kept.check()
+    chance = policy.acceptance.of_paths(tree)
+    every = -np.sort(-chance[:, 1:].ravel())
+    count = best_count(every, 3, policy.forward.at(3 + np.arange(len(every) + 1)))
+    assert 0 < int(kept.node_count.sum()) == count
+    for request in range(3):
+        had = {tuple(path(tree, request, row)) for row in range(1, tree.rows)}
+        here = range(1, 1 + int(kept.node_count[request]))
+        assert {tuple(path(kept, request, row)) for row in here} <= had
+        falling = policy.acceptance.of_paths(kept)[request, 1 : 1 + len(here)]
+        assert (np.diff(falling) <= 0).all()
+        assert (falling >= every[count - 1] - 1e-12).all()
+
+
+def path(tree: TreeBatch, request: int, row: int) -> list[int]:
+    tokens = []
+    while row:
+        tokens.append(int(tree.tokens[request, row]))
+        row = int(tree.parent[request, row])
+    return tokens[::-1]
+
+
+def test_a_head_that_says_too_much_is_believed_less():
+    """It says 0.9 and is right every third time."""
+    acceptance = Acceptance(2)
+    score = torch.tensor([[0.0, 0.9, 0.81]]).log()
+    score[0, 0] = 0
+    tree = TreeBatch.from_parents(
+        torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 1]]), 2, score=score
+    )
+    before = acceptance.of_paths(tree)
+    assert before[0] == pytest.approx([1, 0.9, 0.81], abs=1e-4)
+    for turn in range(300):
+        first = 1 if turn % 3 == 0 else 40
+        draws = torch.tensor([[first, 41, 42]])
+        paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 2)
+        acceptance.observe(tree, paths)
+    after = acceptance.of_paths(tree)[0]
+    assert after[1] == pytest.approx(1 / 3, abs=0.05)
+    # The second level was tried a hundred times, and never accepted.
+    assert after[2] < 0.1 * after[1]
+
+
+def test_durations_are_medians_that_follow_a_machine_that_slows_down():
+    durations = Durations()
+    for size in (1, 4, 16):
+        for _ in range(REMEMBERED):
+            durations.add(size, 0.01 + 0.001 * size)
+        durations.add(size, 5.0)
+    assert durations.at(np.array([1, 4, 10, 16])) == pytest.approx([0.011, 0.014, 0.020, 0.026])
+    assert durations.at(32)[0] == pytest.approx(0.042)
+    for _ in range(REMEMBERED):
+        durations.add(4, 0.028)
+    assert durations.at(np.array([1, 4, 16])) == pytest.approx([0.022, 0.028, 0.052])
+
+
+CHAIN = TreeShape(1, 3, 3)
+
+
+def chain(shape: TreeShape) -> TreeBatch:
+    """One path, each of whose nodes the head gives 0.9."""
+    parent = torch.arange(-1, shape.depth).clamp(min=0)[None]
+    score = (torch.arange(shape.depth + 1) * np.log(0.9))[None].float()
+    return TreeBatch.from_parents(parent + 1, parent, shape.depth, score=score)
+
+
+@pytest.mark.parametrize(("row", "chance", "drafts"), [(0.0005, 0.9, True), (0.01, 0.3, False)])
+def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, chance, drafts):
+    """`row`: seconds that a row adds to a forward of 0.02; `chance`: of a node to be accepted."""
+    policy, random = AdaptiveShapes(CHAIN), np.random.default_rng(0)
+    for rows in (1, 2, 4):
+        policy.forward.add(rows, 0.02 + row * rows)
+    planned = []
+    for _ in range(400):
+        (shape,) = policy.plan([None])
+        planned.append(shape)
+        tree = paths = None
+        rows, seconds = 1, {}
+        if shape is not None:
+            (tree,) = policy.keep([chain(shape)], 1)
+            agrees = torch.from_numpy(random.random((1, tree.rows)) < chance)
+            draws = tree.tokens.roll(-1, dims=1).where(agrees, 0)
+            paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
+            rows, seconds = int(tree.valid.sum()), {"grow": 0.001 * shape.depth}
+        seconds["verify"] = 0.02 + row * rows
+        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds))
+    late = planned[-256:]
+    if drafts:
+        assert all(shape == CHAIN for shape in late)
+    else:
+        assert 0 < sum(shape is not None for shape in late) < 10
