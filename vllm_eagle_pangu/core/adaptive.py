@@ -74,6 +74,8 @@ class AdaptiveShapes:
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
+        if not trees:
+            return trees
         chances = [self.acceptance.of_paths(tree) for tree in trees]
         for tree, chance in zip(trees, chances, strict=True):
             self._remember(tree, chance)
