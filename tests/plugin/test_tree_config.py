@@ -83,7 +83,7 @@ def test_the_policy_gives_the_configured_shape_to_every_request():
             {"num_speculative_tokens": 129, "tree_depth": 20},
             ["num_speculative_tokens=129", "at most 128", "to 128 or less"],
         ),
-        ({"tree_policy": "beam"}, ["tree_policy='beam'", '"dynamic" or "chain"']),
+        ({"tree_policy": "beam"}, ["tree_policy='beam'", '"dynamic", "chain" or "adaptive"']),
         ({"verify_mode": "fast"}, ["verify_mode='fast'", '"performance" or "reference"']),
         (
             {"tree_policy": "chain", "tree_width": 2},

@@ -368,6 +368,15 @@ SEAMS: tuple[Seam, ...] = (
         _of(_SAMPLING_PARAMS, "max_tokens structured_outputs thinking_token_budget"),
     ),
     *_in(
+        "engine/forward_profile.py",
+        _of("vllm.v1.worker.gpu_model_runner", "GPUModelRunner"),
+        _of(_RUNNER, "_dummy_run", made="model"),
+        _of(
+            "vllm.model_executor.models.llama:LlamaForCausalLM",
+            "compute_logits register_forward_hook register_forward_pre_hook",
+        ),
+    ),
+    *_in(
         "engine/warm_up.py",
         _of(_RUNNER, made="device dtype input_batch input_ids max_num_reqs max_num_tokens"),
         _of(_BATCH, made="block_table token_ids_cpu"),

@@ -16,6 +16,7 @@ from typing import Any
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.measure.engine import Engine, now_ms
 from vllm_eagle_pangu.measure.prompts import pieces
 from vllm_eagle_pangu.step.grow import Drafted
@@ -121,6 +122,10 @@ class _Probe(Observer):
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""
         return [self.shape] * len(requests)
+
+    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+        """See `TreePolicy`."""
+        return trees
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
