@@ -42,38 +42,21 @@ class Settings:
     sweep: bool = False
 
     def __post_init__(self) -> None:
-        sizes = self.batch_sizes
-        if not sizes or any(size < 1 for size in sizes) or len(set(sizes)) < len(sizes):
-            raise refusal(
-                "--batch-sizes",
-                ",".join(map(str, sizes)),
-                "must be different whole numbers of 1 or more",
-                "write --batch-sizes 1,4,16",
-            )
-        if self.tokens < MIN_TOKENS:
-            raise refusal(
-                "--tokens",
-                self.tokens,
-                "too few steps to measure",
-                f"set it to {MIN_TOKENS} or more",
-            )
-        if not 0 <= self.temperature <= 2:
-            raise refusal(
-                "--temperature",
-                self.temperature,
-                "must be between 0 and 2",
-                "set it to what your requests use, 0 for greedy",
-            )
-        if not self.out.endswith(".json"):
-            raise refusal("--out", self.out, "must end in .json", "write --out tuned.json")
-        for key, reason in OWN_ARGS.items():
-            if key in self.engine_args:
-                raise refusal(
-                    f"--engine-args {key}",
-                    self.engine_args[key],
-                    f"is set by the tuner: {reason}",
-                    "remove it",
-                )
+        sizes, shown = self.batch_sizes, ",".join(map(str, self.batch_sizes))
+        fine = sizes and min(sizes) >= 1 and len(set(sizes)) == len(sizes)
+        why = "must be different whole numbers of 1 or more"
+        _require(fine, "--batch-sizes", shown, why, "write --batch-sizes 1,4,16")
+        mend = f"set it to {MIN_TOKENS} or more"
+        _require(
+            self.tokens >= MIN_TOKENS, "--tokens", self.tokens, "too few steps to measure", mend
+        )
+        fine, mend = 0 <= self.temperature <= 2, "set it to what your requests use, 0 for greedy"
+        _require(fine, "--temperature", self.temperature, "must be between 0 and 2", mend)
+        fine = self.out.endswith(".json")
+        _require(fine, "--out", self.out, "must end in .json", "write --out tuned.json")
+        for key in OWN_ARGS.keys() & self.engine_args.keys():
+            why = f"is set by the tuner: {OWN_ARGS[key]}"
+            _require(False, f"--engine-args {key}", self.engine_args[key], why, "remove it")
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> "Settings":
@@ -87,10 +70,8 @@ class Settings:
             chosen = {key: value or _demo()[key] for key, value in chosen.items()}
             engine_args = _DEMO_ARGS | engine_args
         for key, value in chosen.items():
-            if not value:
-                raise refusal(
-                    f"--{key}", value, "is needed", "give it, or --demo for the demo pair"
-                )
+            mend = "give it, or --demo for the demo pair"
+            _require(value, f"--{key}", value, "is needed", mend)
         return cls(
             **chosen,
             batch_sizes=_sizes(arguments.batch_sizes),
@@ -129,9 +110,8 @@ def _sizes(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise refusal(
-            "--batch-sizes", text, "must be whole numbers", "write --batch-sizes 1,4,16"
-        ) from None
+        mend = "write --batch-sizes 1,4,16"
+        raise refusal("--batch-sizes", text, "must be whole numbers", mend) from None
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -139,11 +119,11 @@ def _json_object(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError:
         value = None
-    if not isinstance(value, dict):
-        raise refusal(
-            "--engine-args",
-            text,
-            "must be a JSON object",
-            """write --engine-args '{"dtype": "bfloat16"}'""",
-        )
+    mend = """write --engine-args '{"dtype": "bfloat16"}'"""
+    _require(isinstance(value, dict), "--engine-args", text, "must be a JSON object", mend)
     return value
+
+
+def _require(holds: object, key: str, value: object, why: str, mend: str) -> None:
+    if not holds:
+        raise refusal(key, value, why, mend)
