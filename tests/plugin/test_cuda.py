@@ -164,6 +164,12 @@ def test_on_a_gpu_our_worker_the_v1_runner_and_backends_of_ours_are_chosen(confi
     assert "the head's layers" in refused_for_head
 
 
+def test_on_a_gpu_trees_that_follow_the_hosts_times_are_refused(configured):
+    (refused,) = configured(((9, 0), {"spec": {"tree_policy": "adaptive"}}))
+    assert refused.startswith("eagle_pangu: tree_policy='adaptive': ")
+    assert 'set "tree_policy" to "dynamic"' in refused
+
+
 def test_trees_choose_the_v1_runner_for_themselves_alone(target, head):
     """The variable that chose it stayed behind, for every later engine of the process."""
     chosen = printed_by(RUNNERS, [str(target), str(head)])

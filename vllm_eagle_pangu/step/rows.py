@@ -2,12 +2,20 @@
 """What an attention layer needs to know of the trees in a batch, and where it keeps their K/V."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_attention import AttentionRows
+
+
+class AttentionLayer(Protocol):
+    """What a layer of the platform says of its K/V."""
+
+    num_kv_heads: int
+    head_size: int
+    kv_cache_torch_dtype: torch.dtype
 
 
 @dataclass
@@ -21,7 +29,7 @@ class LayerScratch:
     value: torch.Tensor
 
     @classmethod
-    def empty(cls, layer: Any, rows: int, device: torch.device) -> "LayerScratch":
+    def empty(cls, layer: AttentionLayer, rows: int, device: torch.device) -> "LayerScratch":
         """Room for `rows` rows of an attention layer of vLLM's, which may have no pages yet.
 
         Written to, for vLLM's profile on CPU counts resident pages only.
