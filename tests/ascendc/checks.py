@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.kernels.ascendc_twin import TwinKernel, compile_kernel
-from vllm_eagle_pangu.kernels.ascendc_twin import ops as twin
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
@@ -23,6 +21,9 @@ from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
 from vllm_eagle_pangu.kernels.tree_build.reference import tree_build
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
+
+from .twin import TwinKernel, compile_kernel
+from .twin import ops as twin
 
 Inputs = dict[str, Any]
 

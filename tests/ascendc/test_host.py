@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.kernels.ascendc_twin.compiler import op_folder
-
 from .checks import kernel_of
 from .test_limits import SHAPES
+from .twin.compiler import op_folder
 
 STUB = Path(__file__).parent / "cann_stub"
 FLOAT, FLOAT16, INT32, INT64, BOOL = 0, 1, 3, 4, 5

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.ascendc_twin import ops as twin
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
 from vllm_eagle_pangu.kernels.draft_batch.rows import MaskRows
@@ -16,6 +15,7 @@ from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
 
 from .checks import OPS, assert_same, flat, kernel_of, with_layers
+from .twin import ops as twin
 
 DEVICE = {"cores": 20, "unifiedBytes": twin.UNIFIED_BYTES}
 SHAPES = {

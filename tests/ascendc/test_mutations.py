@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from vllm_eagle_pangu.kernels.ascendc_twin import TwinKernel, TwinViolationError, compile_kernel
-from vllm_eagle_pangu.kernels.ascendc_twin.compiler import op_folder
-from vllm_eagle_pangu.kernels.ascendc_twin.ops import CoreOrder
-
 from .checks import CORES, OPS, ORDERS, Inputs
 from .mutants import MUTANTS, Mutant
+from .twin import TwinKernel, TwinViolationError, compile_kernel
+from .twin.compiler import op_folder
+from .twin.ops import CoreOrder
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from vllm_eagle_pangu.kernels.ascendc_twin import Argument, TwinViolationError, compile_kernel
-from vllm_eagle_pangu.kernels.ascendc_twin.launch import Role
+from .twin import Argument, TwinViolationError, compile_kernel
+from .twin.launch import Role
 
 SIZE = 8
 

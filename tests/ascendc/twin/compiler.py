@@ -9,8 +9,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from vllm_eagle_pangu.kernels.ascendc_twin.launch import TwinKernel
+from vllm_eagle_pangu import kernels
 from vllm_eagle_pangu.kernels.cache_folder import cache_dir
+
+from .launch import TwinKernel
 
 _TWIN = Path(__file__).parent
 _FLAGS = ("-std=c++17", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unknown-pragmas")
@@ -18,7 +20,7 @@ _FLAGS = ("-std=c++17", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unknown-pr
 
 def op_folder(op: str) -> Path:
     """The folder of an op's AscendC sources."""
-    return _TWIN.parent / op / "ascendc"
+    return Path(kernels.__file__).parent / op / "ascendc"
 
 
 def compile_kernel(

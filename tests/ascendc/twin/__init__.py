@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host twin of AscendC: our op_kernel/*.cpp compiled with g++ and run core by core, checked."""
 
-from vllm_eagle_pangu.kernels.ascendc_twin.compiler import compile_kernel
-from vllm_eagle_pangu.kernels.ascendc_twin.launch import Argument, TwinKernel, TwinViolationError
+from .compiler import compile_kernel
+from .launch import Argument, TwinKernel, TwinViolationError
 
 __all__ = ["Argument", "TwinKernel", "TwinViolationError", "compile_kernel"]

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from vllm_eagle_pangu.kernels.ascendc_twin.launch import Argument, Role, TwinKernel, core_count
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.indices import causal
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+
+from .launch import Argument, Role, TwinKernel, core_count
 
 UNIFIED_BYTES = 192 * 1024
 
