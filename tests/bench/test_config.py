@@ -48,7 +48,7 @@ def test_only_picks_among_the_sections_in_their_order(tmp_path):
         ({"tokens": 2000}, r"tokens=2000: leaves no room"),
         ({"target": "a", "head": "demo"}, r"head='demo'"),
         ({"prompts": {"source": "gsm8k"}}, r"prompts\.source='gsm8k'"),
-        ({"prompts": {"source": "humaneval"}}, r"prompts\.path=None: humaneval does not"),
+        ({"prompts": {"source": "mt_bench"}}, r"prompts\.path=None: mt_bench does not"),
         ({"throughput": {"chains": 4}}, r"throughput\.chains=4: must be a list; write \[4\]"),
         ({"throughput": {"chains": [0]}}, r"throughput\.chains\[0\]=0: must be at least 1"),
         ({"throughput": {"trees": [[4, 5]]}}, r"throughput\.trees\[0\]=\[4, 5\]: a tree is W, D"),

@@ -7,7 +7,14 @@ import json
 import pytest
 
 from vllm_eagle_pangu.bench.config import PromptConfig
-from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_prompts, select, spread
+from vllm_eagle_pangu.measure.prompts import (
+    Conversations,
+    Prompt,
+    packaged_humaneval,
+    read_prompts,
+    select,
+    spread,
+)
 
 HUMANEVAL = [
     {
@@ -58,6 +65,16 @@ def test_humaneval_is_read_plain_and_compressed(tmp_path, name):
     prompts = read_prompts("humaneval", write(tmp_path / name, HUMANEVAL))
     assert prompts[2] == Prompt("HumanEval/2", 2, ("def f2(x):\n",))
     assert len(prompts) == 3
+
+
+def test_humaneval_comes_with_its_package():
+    try:
+        file = packaged_humaneval()
+    except ValueError as error:
+        pytest.skip(str(error))
+    prompts = read_prompts("humaneval", file)
+    assert len(prompts) == 164
+    assert "def has_close_elements" in prompts[0].turns[0]
 
 
 def test_mt_bench_keeps_one_or_two_turns(tmp_path):

