@@ -30,7 +30,7 @@ LEAST_MAX_BYTES = 2**16
 
 @dataclass(frozen=True, config=CHECKED)
 class TreeConfig:
-    """The tree keys of `speculative_config`; see the README for what each one does.
+    """The tree keys of `speculative_config`; see docs/configuration.md for what each one does.
 
     Raises ValueError for a value of the wrong type or range, or a budget the tree cannot hold.
     """

@@ -136,6 +136,13 @@ def chain(shape: TreeShape) -> TreeBatch:
     return TreeBatch.from_parents(parent + 1, parent, shape.depth, score=score)
 
 
+def test_one_slow_run_of_a_size_is_not_believed_where_a_larger_one_was_faster():
+    durations = Durations()
+    for size, seconds in ((1, 0.01), (8, 0.5), (16, 0.02)):
+        durations.add(size, seconds)
+    assert durations.at(np.array([1, 8, 16])) == pytest.approx([0.01, 0.02, 0.02])
+
+
 @pytest.mark.parametrize(("row", "chance", "drafts"), [(0.0005, 0.9, True), (0.01, 0.3, False)])
 def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, chance, drafts):
     """`row`: seconds that a row adds to a forward of 0.02; `chance`: of a node to be accepted."""

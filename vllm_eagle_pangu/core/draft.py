@@ -12,7 +12,10 @@ __all__ = ["Frontier", "TreeGrower"]
 
 
 class TreeGrower:
-    """Keeps the candidates of one step: `grow_first`, D-1 times `grow`, then `finish`."""
+    """Keeps the candidates of one step: `grow_first`, D-1 times `grow`, then `finish`.
+
+    Frontiers compare candidates of one level; `finish` compares those of all levels.
+    """
 
     def __init__(self, shape: TreeShape, ops: Ops) -> None:
         self.shape = shape

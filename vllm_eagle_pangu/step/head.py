@@ -29,7 +29,7 @@ class TargetStates:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the head is used for: trees up to W wide and D deep, requests up to `max_len` tokens.
+    """What user and head allow: trees up to W wide and D deep, requests up to `max_len` tokens.
 
     `window`: how many committed keys it attends; None for all of them.
     """
