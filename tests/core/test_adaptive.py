@@ -136,6 +136,12 @@ def chain(shape: TreeShape) -> TreeBatch:
     return TreeBatch.from_parents(parent + 1, parent, shape.depth, score=score)
 
 
+def test_a_size_beyond_all_others_has_its_time_too():
+    durations = Durations()
+    durations.add(1 << 17, 1.0)
+    assert durations.at(1 << 17)[0] == 1.0
+
+
 def test_one_slow_run_of_a_size_is_not_believed_where_a_larger_one_was_faster():
     durations = Durations()
     for size, seconds in ((1, 0.01), (8, 0.5), (16, 0.02)):

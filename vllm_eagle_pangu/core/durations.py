@@ -9,7 +9,7 @@ import numpy as np
 # machine that became slower is believed after half as many steps.
 REMEMBERED = 9
 JUMP = 1.3
-# Sizes between two of these share their times.
+# Sizes between two of these share their times, and so do all beyond the last.
 SIZES = np.array(sorted({round(2 ** (power / 2)) for power in range(2 * 14 + 1)}))
 
 
@@ -26,7 +26,7 @@ class Durations:
 
     def add(self, size: int, seconds: float) -> None:
         """It took `seconds` for `size`."""
-        bucket = int(SIZES[np.searchsorted(SIZES, size)])
+        bucket = int(SIZES[min(np.searchsorted(SIZES, size), len(SIZES) - 1)])
         times = self._times.setdefault(bucket, deque(maxlen=REMEMBERED))
         times.append(seconds)
         before, now = self._medians.get(bucket), float(np.median(times))
