@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long something takes by its size, from the last times that it was done."""
 
+from bisect import bisect_left
 from collections import deque
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 REMEMBERED = 9
 JUMP = 1.3
 # Sizes between two of these share their times, and so do all beyond the last.
-SIZES = np.array(sorted({round(2 ** (power / 2)) for power in range(2 * 14 + 1)}))
+SIZES = sorted({round(2 ** (power / 2)) for power in range(2 * 14 + 1)})
 
 
 class Durations:
@@ -26,7 +27,7 @@ class Durations:
 
     def add(self, size: int, seconds: float) -> None:
         """It took `seconds` for `size`."""
-        bucket = int(SIZES[min(np.searchsorted(SIZES, size), len(SIZES) - 1)])
+        bucket = SIZES[min(bisect_left(SIZES, size), len(SIZES) - 1)]
         times = self._times.setdefault(bucket, deque(maxlen=REMEMBERED))
         times.append(seconds)
         before, now = self._medians.get(bucket), float(np.median(times))
