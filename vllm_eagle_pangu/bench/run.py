@@ -31,6 +31,7 @@ from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.files import facts, write_json
 from vllm_eagle_pangu.measure.prompts import (
+    INSTRUCTIONS,
     Conversations,
     Prompt,
     packaged_humaneval,
@@ -98,6 +99,8 @@ def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
     source, path = config.prompts.source, config.prompts.path
     if path is not None:
         file = Path(path)
+    elif source == "instructions":
+        file = INSTRUCTIONS
     else:
         file = packaged_humaneval() if source == "humaneval" else pair.find().prompts
     prompts = read_prompts(source, file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts: the demo's held-out code, HumanEval, MT-Bench, a user's; selection; chat templates."""
+"""Prompts: held-out code and instructions, HumanEval, MT-Bench; selection; chat templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 MT_BENCH_TURNS = 2
 # The key of a prompt's name, by source.
-_ID = {"heldout": "id", "humaneval": "task_id"}
+_ID = {"heldout": "id", "instructions": "id", "humaneval": "task_id"}
+# Written by training/instructions.py, from the side that no head is trained on.
+INSTRUCTIONS = Path(__file__).with_name("instructions.jsonl")
 
 
 @dataclass(frozen=True)
