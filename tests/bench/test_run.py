@@ -9,12 +9,13 @@ import pytest
 
 from vllm_eagle_pangu.bench import run as run_module
 from vllm_eagle_pangu.bench.command import run
-from vllm_eagle_pangu.bench.config import BenchConfig
+from vllm_eagle_pangu.bench.config import BenchConfig, PromptConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import KEY, RecordFile, record_file
 from vllm_eagle_pangu.bench.session import Place
 from vllm_eagle_pangu.bench.sharding import Rank
+from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.method import PLAIN
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 
@@ -64,3 +65,9 @@ def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):
     arguments = argparse.Namespace(config=path, out=tmp_path, resume=False, only=None, compare=None)
     assert run(arguments) == 2
     assert "repeats=0: must be at least 1; set" in capsys.readouterr().err
+
+
+def test_instructions_without_a_path_are_those_that_ship(tmp_path):
+    config = replace(CONFIG, prompts=PromptConfig(source="instructions", count=5, choice="first"))
+    bench = run_module.plan(config, Place(pair.find().target, tmp_path, tmp_path), ())
+    assert [prompt.id for prompt in bench.prompts] == [f"instruction-{n:03d}" for n in range(5)]
