@@ -26,9 +26,9 @@ def written(folder: Path, text: str) -> Path:
         ),
         ("run_dir: r\nhead: {taps: [1]}\n", "head.draft_vocab_size=None: is missing; set"),
         ("seed: 1\n", 'run_dir=None: is missing; set "run_dir"'),
-        ("run_dir: r\ngenerate: {samples: many}\n", "generate.samples='many': must be a whole"),
-        ("run_dir: r\ngenerate: {samples: 0}\n", "generate.samples=0: must be at least 1; set"),
-        ("run_dir: r\ngenerate: {temperatures: 0.0}\n", r"write \[0.0\]"),
+        ("run_dir: r\nanswers: {samples: many}\n", "answers.samples='many': must be a whole"),
+        ("run_dir: r\nanswers: {samples: 0}\n", "answers.samples=0: must be at least 1; set"),
+        ("run_dir: r\nanswers: {temperatures: 0.0}\n", r"write \[0.0\]"),
         ("run_dir: r\ntexts: [a]\ncorpus: {}\n", "keep one of them"),
         ("run_dir: r\ntarget_model: t\ntarget: {}\n", "target_model='t': .*; keep target_model"),
     ],
@@ -41,7 +41,7 @@ def test_bad_keys_and_values_are_named(tmp_path, text, message):
 def test_sections_become_typed_and_absent_stages_stay_none(tmp_path):
     config = load_config(written(tmp_path, "run_dir: r\n" + HEAD))
     assert config.head is not None and config.head.taps == (1, 2)
-    assert config.head.max_minutes == 1.0 and config.generate is None
+    assert config.head.max_minutes == 1.0 and config.answers is None
 
 
 def test_command_reports_a_bad_file_on_stderr_and_returns_2(tmp_path, capsys):

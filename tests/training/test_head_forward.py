@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.evaluate import measure_acceptance
-from vllm_eagle_pangu.training.generate import continue_tokens
 from vllm_eagle_pangu.training.head import EagleHead, HeadShape, RolloutKeys
 from vllm_eagle_pangu.training.head_checkpoint import load_head, save_head
+from vllm_eagle_pangu.training.packed_rows import PackedBatch
 from vllm_eagle_pangu.training.pretrain import build_target
+from vllm_eagle_pangu.training.rollout_attention import causal_mask
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.train_head import rollout_loss, rollout_targets
+
+from .prepared import packed
 
 VOCABULARY = DraftVocabulary(torch.arange(0, 62, 2), 63)
 TARGET = TargetConfig(
@@ -46,9 +50,12 @@ def test_taps_are_the_residual_stream_after_that_many_layers(teacher):
     tokens = torch.arange(14).view(2, 7)
     states = teacher.read(tokens)
     hidden = teacher.model.model(tokens, output_hidden_states=True)
-    torch.testing.assert_close(states.taps[..., :32], hidden.hidden_states[1])
-    final = teacher.model.model.norm(states.taps[..., 32:])
+    assert states.shape == (2, 7, 3, 32)
+    torch.testing.assert_close(states[:, :, 0], hidden.hidden_states[1])
+    torch.testing.assert_close(states[:, :, 1], states[:, :, 2])
+    final = teacher.model.model.norm(states[:, :, 2])
     torch.testing.assert_close(final, hidden.last_hidden_state)
+    torch.testing.assert_close(teacher.logits(states[:, :, 2]), teacher.model(tokens).logits)
 
 
 def test_first_rollout_step_is_a_plain_forward_of_the_head(teacher):
@@ -62,18 +69,20 @@ def test_first_rollout_step_is_a_plain_forward_of_the_head(teacher):
         return result
 
     tokens = torch.randint(0, 63, (2, 12))
-    rollout_loss(head, spy, teacher, VOCABULARY, tokens, steps=3, step_decay=0.8)
-    states = teacher.read(tokens)
+    batch = packed(teacher, tokens)
+    rollout_loss(head, spy, teacher, VOCABULARY, batch, steps=3, step_decay=0.8)
     embeds = teacher.embedding(tokens[:, 1:])
-    plain = head.advance(embeds, head.fc(states.taps[:, :-1]), torch.arange(11), RolloutKeys())
-    expected = head.lm_head(plain[1][:, :9])
+    hidden = head.fc(batch.states[:, :-1, :-1].flatten(2))
+    past = RolloutKeys(causal_mask(batch.document[:, :-1]))
+    plain = head.advance(embeds, hidden, torch.arange(11), past)
+    expected = head.lm_head(plain[1][:, :8])
     torch.testing.assert_close(head.lm_head(seen[0]), expected)
 
 
 def test_rollout_targets_are_the_targets_distribution_over_the_draft_vocabulary(teacher):
     last = torch.randn(9, 32)
     probs, best = rollout_targets(teacher, last, VOCABULARY, rows=4)
-    full = torch.softmax(last @ teacher.output_weight.T, dim=-1)
+    full = torch.softmax(teacher.logits(last), dim=-1)
     part = full[:, VOCABULARY.target_ids]
     torch.testing.assert_close(
         probs.float(), part / part.sum(-1, keepdim=True), atol=2e-3, rtol=2e-2
@@ -115,18 +124,76 @@ def test_a_loaded_target_with_our_attention_computes_what_transformers_does(tmp_
     torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits)
 
 
+def test_only_what_the_target_spoke_in_the_same_document_carries_loss(teacher):
+    torch.manual_seed(1)
+    head = EagleHead(replace(SHAPE, draft_vocab_size=62))
+    tokens = torch.randint(0, 63, (1, 14))
+    every = DraftVocabulary(torch.arange(62), 63)
+    whole = packed(teacher, tokens)
+    lone = PackedBatch(tokens, whole.document, whole.spoken.clone(), whole.states)
+    lone.spoken[:] = torch.arange(14) == 5
+    loss, shares = rollout_loss(head, head.advance, teacher, every, lone, 1, 1.0)
+    probs, best = rollout_targets(teacher, whole.states[0, 4:5, -1], every)
+    embeds, past = teacher.embedding(tokens[:, 1:5]), RolloutKeys(causal_mask(torch.zeros(1, 4)))
+    hidden = head.fc(whole.states[:, :4, :-1].flatten(2))
+    _, normed, _ = head.advance(embeds, hidden, torch.arange(4), past)
+    logits = head.lm_head(normed[0, 3:])
+    expected = -(probs.float() * torch.log_softmax(logits, -1)).sum()
+    torch.testing.assert_close(loss, expected, atol=1e-2, rtol=1e-2)
+    assert shares == [float(int(logits.argmax()) == int(best[0]))]
+    cut = PackedBatch(tokens, (torch.arange(14) >= 4).long()[None], lone.spoken, whole.states)
+    assert rollout_loss(head, head.advance, teacher, every, cut, 1, 1.0)[0] == 0.0
+
+
+def test_an_answer_packed_behind_another_is_drafted_as_alone(teacher):
+    torch.manual_seed(3)
+    head, steps = EagleHead(SHAPE), 3
+    alone = [packed(teacher, torch.randint(0, 63, (1, length)), prompt=4) for length in (11, 17)]
+    both = PackedBatch(
+        torch.cat([one.tokens for one in alone], 1),
+        torch.cat([one.document + i for i, one in enumerate(alone)], 1),
+        torch.cat([one.spoken for one in alone], 1),
+        torch.cat([one.states for one in alone], 1),
+    )
+    found = [
+        measure_acceptance(head, teacher, VOCABULARY, batches, steps) for batches in (alone, [both])
+    ]
+    # Alone, an answer has no place for a rollout over its end; behind it here is another.
+    assert found[0].top_length > 1.0
+    second = both.document[0] == 1
+    states = []
+    for batch, anchors in ((alone[1], slice(0, 13)), (both, slice(11, 24))):
+        rows = batch.tokens.shape[1] - 1
+        hidden = head.fc(batch.states[:, :rows, :-1].flatten(2))
+        past = RolloutKeys(causal_mask(batch.document[:, :rows]))
+        embeds = teacher.embedding(batch.tokens[:, 1:])
+        hidden, _, past = head.advance(embeds, hidden, torch.arange(rows), past)
+        later = torch.cat([embeds[:, 1:], embeds[:, -1:]], 1)
+        hidden, _, _ = head.advance(later, hidden, torch.arange(1, rows + 1), past)
+        states.append(hidden[:, anchors])
+    assert int(second.sum()) == 17
+    torch.testing.assert_close(states[0], states[1], atol=1e-5, rtol=1e-5)
+
+
+def greedy(teacher: Teacher, prompt: list[int], length: int) -> list[int]:
+    text = list(prompt)
+    while len(text) < length:
+        text.append(int(teacher.model(torch.tensor([text])).logits[0, -1].argmax()))
+    return text
+
+
 def test_replayed_acceptance_equals_drafting_a_chain_at_every_step(teacher):
     torch.manual_seed(2)
     head, prompt, steps, count = EagleHead(SHAPE), [1, 5, 9, 20], 3, 12
-    found = measure_acceptance(head, teacher, VOCABULARY, [prompt], count, steps)
-    generator = torch.Generator()
-    length = len(prompt) + count + steps
-    text = continue_tokens(teacher.model, torch.tensor([prompt]), length, 0.0, generator)[0]
+    text = torch.tensor(greedy(teacher, prompt, len(prompt) + count + steps))
+    batch = packed(teacher, text[None], prompt=len(prompt))
+    found = measure_acceptance(head, teacher, VOCABULARY, [batch], steps)
     place = forwards = 0
     while place < count:
         root = len(prompt) + place
-        hidden = head.fc(teacher.read(text[None, :root]).taps)
-        past, chain = RolloutKeys(), text[: root + 1].tolist()
+        hidden = head.fc(teacher.read(text[None, :root])[:, :, :-1].flatten(2))
+        past = RolloutKeys(causal_mask(torch.zeros(1, root)))
+        chain = text[: root + 1].tolist()
         for step in range(steps):
             embeds = teacher.embedding(torch.tensor(chain[step + 1 : step + 1 + root])[None])
             positions = torch.arange(step, step + root)

@@ -4,21 +4,32 @@
 import pytest
 import torch
 
-from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import count_tokens, most_frequent
+from vllm_eagle_pangu.training.answers import Request, write_answers
+from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig
+from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
 from vllm_eagle_pangu.training.evaluate import measure_acceptance
-from vllm_eagle_pangu.training.generate import continue_tokens
 from vllm_eagle_pangu.training.head_checkpoint import load_head, save_head
+from vllm_eagle_pangu.training.hidden_states import load_rows, write_hidden_states
+from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.train_head import train_head
 
+from .prepared import packed
+
 STEPS, NEW_TOKENS = 3, 40
+ANSWERS = AnswersConfig(
+    dtype="float32", batch=16, max_tokens=36, max_model_len=128, kv_cache_bytes=1 << 26
+)
 CONFIG = HeadConfig(
     taps=(1, 2, 3),
     draft_vocab_size=150,
     intermediate_size=96,
     rollout_steps=STEPS,
-    max_tokens=40 * 32 * 60,
+    length=128,
+    batch=8,
+    held_out=4,
+    max_tokens=80 * 1024,
+    save_minutes=60.0,
     other_lr=0.01,
     log_every=20,
     compile=False,
@@ -33,19 +44,26 @@ def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
 
     teacher = Teacher(load_target(tiny_llama, torch.float32), CONFIG.taps)
     generator = torch.Generator().manual_seed(0)
-    prompts = torch.randint(0, 256, (64, 4), generator=generator)
-    samples = continue_tokens(teacher.model, prompts, 40, 1.0, generator)
-    counts = count_tokens(samples, teacher.config.vocab_size)
-    vocabulary = most_frequent(counts, CONFIG.draft_vocab_size)
-
-    def batch_at(step: int) -> torch.Tensor:
-        return samples.roll(step * 32, dims=0)[:32]
-
-    head = train_head(CONFIG, teacher, vocabulary, batch_at, tmp_path / "run", 0, lambda _: None)
+    prompts = torch.randint(0, 256, (68, 4), generator=generator).tolist()
+    prepared = tmp_path / "prepared"
+    asked = [Request(ids, ANSWERS.max_tokens, 1.0) for ids in prompts]
+    write_answers(ANSWERS, tiny_llama, asked, prepared, 0, Ranks())
+    assert [row["input_ids"][:4].tolist() for row in load_rows(prepared)] == prompts
+    write_hidden_states(prepared, teacher, Ranks())
+    vocabulary = vocabulary_of(prepared, teacher.config.vocab_size, CONFIG.draft_vocab_size)
+    head = train_head(
+        CONFIG, teacher, vocabulary, prepared, tmp_path / "run", 0, lambda _: None, Ranks()
+    )
     save_head(head, vocabulary, tmp_path / "draft", torch.float32)
     head, vocabulary = load_head(tmp_path / "draft")
-    asked = prompts[:8].tolist()
-    expected = measure_acceptance(head, teacher, vocabulary, asked, NEW_TOKENS, STEPS)
+    asked = [{"prompt_token_ids": ids} for ids in prompts[:8]]
+    # The replay names what it can of so many more: no walk ends at the answer's end.
+    greedy = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS + STEPS + 1, ignore_eos=True)
+    with engine(tiny_llama) as llm:
+        answers = [list(o.outputs[0].token_ids) for o in llm.generate(asked, greedy)]
+    texts = torch.tensor([ids + said for ids, said in zip(prompts, answers, strict=False)])
+    replayed = [packed(teacher, text[None], prompt=4) for text in texts]
+    expected = measure_acceptance(head, teacher, vocabulary, replayed, STEPS)
     assert expected.chain_length > 1.2
     speculative = {
         "method": "eagle3",
@@ -54,7 +72,7 @@ def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
     }
     with engine(tiny_llama, speculative_config=speculative, disable_log_stats=False) as llm:
         sampling = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS + 1, ignore_eos=True)
-        llm.generate([{"prompt_token_ids": ids} for ids in asked], sampling, use_tqdm=False)
+        llm.generate(asked, sampling, use_tqdm=False)
         counted = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
     forwards = counted["vllm:spec_decode_num_drafts"]
     accepted = counted["vllm:spec_decode_num_accepted_tokens"]

@@ -10,9 +10,12 @@ import torch
 from vllm_eagle_pangu.training import pretrain as pretrain_module
 from vllm_eagle_pangu.training import train_head as train_head_module
 from vllm_eagle_pangu.training.config import HeadConfig, TargetConfig
-from vllm_eagle_pangu.training.draft_vocabulary import count_tokens, most_frequent
+from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
+from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.run_state import load_state, save_state
 from vllm_eagle_pangu.training.teacher import Teacher
+
+from .prepared import prepare_with_states
 
 VOCAB = 63
 TARGET = TargetConfig(
@@ -37,7 +40,9 @@ HEAD = HeadConfig(
     draft_vocab_size=31,
     intermediate_size=48,
     rollout_steps=3,
-    max_tokens=4 * 12 * 8,
+    length=16,
+    held_out=3,
+    max_tokens=4 * 16 * 8,
     save_minutes=0.0,
     log_every=2,
     compile=False,
@@ -100,20 +105,21 @@ def test_target_run_resumes_to_the_same_weights_and_log(tmp_path, monkeypatch, s
 def test_head_run_resumes_to_the_same_weights(tmp_path, monkeypatch, stream):
     torch.manual_seed(1)
     teacher = Teacher(pretrain_module.build_target(TARGET, VOCAB), HEAD.taps)
-    tokens = torch.from_numpy(stream.astype(np.int64))
-    vocabulary = most_frequent(count_tokens(tokens, VOCAB), HEAD.draft_vocab_size)
-
-    def batch_at(step: int) -> torch.Tensor:
-        return tokens[step * 48 : (step + 1) * 48].view(4, 12)
+    rows = [stream[start : start + 6 + start % 8].tolist() for start in range(0, 400, 10)]
+    prepared = prepare_with_states(tmp_path / "prepared", teacher, rows, prompt=2)
+    vocabulary = vocabulary_of(prepared, VOCAB, HEAD.draft_vocab_size)
 
     def run(folder: Path) -> torch.nn.Module:
         return train_head_module.train_head(
-            HEAD, teacher, vocabulary, batch_at, folder, 5, lambda head: None
+            HEAD, teacher, vocabulary, prepared, folder, 5, lambda head: None, Ranks()
         )
 
     whole = run(tmp_path / "whole")
     resumed = interrupted(monkeypatch, train_head_module, run, tmp_path / "cut")
     assert_same_weights(whole, resumed)
+    growth = (tmp_path / "cut" / "acceptance.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in growth] == ["step", *map(str, range(1, 9))]
+    assert growth[0].endswith("held_out_0,held_out_1,held_out_2,tau_chain,tau_top")
 
 
 def test_a_half_written_state_leaves_the_last_one_readable(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import torch
 
 from vllm_eagle_pangu.training.head import EagleHead, HeadShape, RolloutKeys, rotary_angles
 from vllm_eagle_pangu.training.head import _rotate as rotate
+from vllm_eagle_pangu.training.rollout_attention import causal_mask
 
 SHAPE = HeadShape(
     hidden_size=32,
@@ -67,7 +68,7 @@ def test_rollout_equals_drafting_from_each_anchor_with_a_cache(head, anchors):
     steps = 4
     embeds = torch.randn(2, anchors + steps, 32, dtype=torch.float64)
     context = torch.randn(2, anchors, 32, dtype=torch.float64)
-    states, hidden, past = [], context, RolloutKeys()
+    states, hidden, past = [], context, RolloutKeys(causal_mask(torch.zeros(2, anchors)))
     for step in range(steps):
         positions = torch.arange(step, step + anchors)
         hidden, _, past = head.advance(embeds[:, step : step + anchors], hidden, positions, past)
@@ -88,7 +89,8 @@ def test_later_rollout_steps_do_not_leak_between_anchors(head):
     context = torch.randn(1, 6, 32, dtype=torch.float64)
 
     def second_states(changed: torch.Tensor) -> torch.Tensor:
-        first, _, past = head.advance(embeds[:, :6], changed, torch.arange(6), RolloutKeys())
+        empty = RolloutKeys(causal_mask(torch.zeros(1, 6)))
+        first, _, past = head.advance(embeds[:, :6], changed, torch.arange(6), empty)
         return head.advance(embeds[:, 1:7], first, torch.arange(1, 7), past)[0]
 
     changed = context.clone()

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.training import corpus
 from vllm_eagle_pangu.training.command import run
 from vllm_eagle_pangu.training.head_checkpoint import load_head
+from vllm_eagle_pangu.training.hidden_states import load_rows
 from vllm_eagle_pangu.training.texts import read_texts
 
 SOURCE = '''
@@ -33,9 +35,9 @@ run_dir: {run}
 threads: 1
 corpus: {{vocab_size: 300, packages: [fake], held_out_packages: 200, held_out_prompts: 5}}
 target:
-  {{hidden_size: 32, intermediate_size: 48, layers: 2, heads: 4, kv_heads: 2, head_dim: 8,
-  sequence_length: 32, long_sequence_length: 64, tokens_per_step: 128, micro_batch_tokens: 64,
-  max_tokens: 512, compile: false}}
+  {{hidden_size: 64, intermediate_size: 48, layers: 2, heads: 2, kv_heads: 1, head_dim: 32,
+  max_positions: 128, sequence_length: 32, long_sequence_length: 64, tokens_per_step: 128,
+  micro_batch_tokens: 64, max_tokens: 512, compile: false}}
 """
 
 HEAD_RECIPE = """
@@ -43,10 +45,12 @@ run_dir: {run}
 threads: 1
 target_model: {target}
 texts: ["{texts}"]
-generate: {{samples: 8, length: 24, batch: 4, prompt_lengths: [8]}}
+answers:
+  {{samples: 10, max_tokens: 16, batch: 2, prompt_lengths: [8], max_model_len: 64,
+  corpus_share: 0.2, kv_cache_bytes: 16777216}}
 head:
-  {{taps: [1, 2], draft_vocab_size: 64, intermediate_size: 48, rollout_steps: 3, batch: 4,
-  max_tokens: 400, log_every: 1, compile: false}}
+  {{taps: [1, 2], draft_vocab_size: 64, intermediate_size: 48, rollout_steps: 3, batch: 2,
+  length: 32, held_out: 3, max_tokens: 200, log_every: 1, compile: false}}
 """
 
 
@@ -66,6 +70,7 @@ def write(path: Path, text: str) -> Namespace:
     return Namespace(config=path)
 
 
+@pytest.mark.engine
 def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_package):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     assert run(write(tmp_path / "demo.yaml", RECIPE.format(run=ours))) == 0
@@ -83,19 +88,39 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     assert run(write(tmp_path / "head.yaml", recipe)) == 0
     head, vocabulary = load_head(theirs / "head" / "draft")
     assert len(vocabulary.target_ids) == 64 and head.shape.taps == (1, 2)
-    samples = np.load(theirs / "generated" / "samples.npz")
-    assert samples["tokens"].shape == (8, 24)
+    rows = load_rows(theirs / "prepared")
+    spoken = [int(row["loss_mask"].sum()) for row in rows]
+    # Snippets of 8 that the target goes on with, and plain windows.
+    assert sorted(len(row["input_ids"]) - n for row, n in zip(rows, spoken, strict=True)) == (
+        [0, 0] + [8] * 10
+    )
+    assert all(0 < n <= 24 for n in spoken)
+    states = load_file(theirs / "prepared" / "hidden_states" / "hs_4.safetensors")
+    assert torch.equal(states["token_ids"], rows[4]["input_ids"])
+    assert states["hidden_states"].shape == (len(rows[4]["input_ids"]), 3, 64)
+    assert states["hidden_states"].dtype == torch.bfloat16
+    counts = torch.load(theirs / "prepared" / "token_freq.pt")
+    assert sum(counts.values()) == sum(spoken)
     columns = (theirs / "head" / "log.csv").read_text().splitlines()[0]
     assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2"
 
 
-def test_a_head_trained_beside_its_corpus_reports_held_out_acceptance(
-    tmp_path, fake_package, capsys
-):
-    recipe = RECIPE.format(run=tmp_path / "run")
-    head = HEAD_RECIPE.format(run=0, target=0, texts=0).split("texts: ")[1].split("\n", 1)[1]
-    assert run(write(tmp_path / "all.yaml", recipe + head)) == 0
-    assert "held-out greedy acceptance: per step 0." in capsys.readouterr().out
+@pytest.mark.engine
+def test_prepared_answers_are_of_their_target_and_their_section(tmp_path, tiny_pangu, capsys):
+    (tmp_path / "asked.jsonl").write_text('{"prompt": "def f"}\n{"prompt": "x = "}\n' * 2)
+    recipe = """
+run_dir: {run}
+target_model: {target}
+answers: {{prompts: {asked}, samples: {samples}, max_tokens: 4, batch: 1,
+  max_model_len: 64, kv_cache_bytes: 16777216}}
+""".format
+    told = {"run": tmp_path / "run", "asked": tmp_path / "asked.jsonl", "target": tiny_pangu}
+    assert run(write(tmp_path / "a.yaml", recipe(samples=3, **told))) == 0
+    rows = load_rows(tmp_path / "run" / "prepared")
+    asked = {tuple(row["input_ids"][: -int(row["loss_mask"].sum())].tolist()) for row in rows}
+    assert len(rows) == 3 and len(asked) == 2
+    assert run(write(tmp_path / "b.yaml", recipe(samples=4, **told))) == 2
+    assert "was prepared with another answers" in capsys.readouterr().err
 
 
 def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
@@ -114,7 +139,7 @@ def test_a_package_that_is_not_installed_is_named():
 def test_a_head_without_generated_samples_names_the_missing_stage(tmp_path, capsys):
     recipe = f"run_dir: {tmp_path}\nhead: {{taps: [1], draft_vocab_size: 4, max_tokens: 1}}\n"
     assert run(write(tmp_path / "head.yaml", recipe)) == 2
-    assert "add a generate section" in capsys.readouterr().err
+    assert "add an answers section" in capsys.readouterr().err
 
 
 def test_json_lines_need_a_text(tmp_path):

@@ -54,7 +54,7 @@ def distances(target: Path, head: Path, texts: list[list[int]]) -> torch.Tensor:
     for text in texts:
         if len(text) > 1:
             tokens = torch.tensor(text)
-            taps = teacher.read(tokens[None]).taps[0, :-1]
+            taps = teacher.read(tokens[None])[0, :-1, :-1].flatten(1)
             found.append(drafter.strongest_key_distances(tokens, drafter.combine(taps)).flatten())
     return torch.cat(found)
 

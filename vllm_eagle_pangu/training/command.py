@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from vllm_eagle_pangu.training.config import load_config
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the stages; the same command resumes after an interruption. 2 on a bad configuration."""
+    """Run the stages, or go on with them. 1 where the engine dies, 2 on a bad configuration."""
     from vllm_eagle_pangu.training.stages import run_stages  # torch takes seconds to import
 
     try:
@@ -27,4 +28,7 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, FileNotFoundError) as error:
         print(f"eagle-pangu train: {error}", file=sys.stderr)
         return 2
+    except BrokenProcessPool:
+        print("eagle-pangu train: vLLM's engine ended; what it said is above", file=sys.stderr)
+        return 1
     return 0

@@ -7,15 +7,16 @@ A file has general keys and a section for each stage it runs:
     seed: 0
     target_model: path/to/target  # or a `target:` section that trains one
     texts: ["notes/*.jsonl"]      # or a `corpus:` section that makes one
-    generate: {samples: 4096}
+    answers: {samples: 4096}
     head: {max_minutes: 30}
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.checked import CHECKED, Count, checked, read_yaml
@@ -100,17 +101,30 @@ class TargetConfig:
 
 
 @dataclass(frozen=True, config=CHECKED)
-class GenerateConfig:
-    """Stage `generate`: the target continues snippets; batches cycle through the lists."""
+class AnswersConfig:
+    """Stage `answers`: the target answers prompts in vLLM."""
 
+    prompts: str | None = None
+    """`instructions` for ours, or a file of {"prompt": str} lines; null for snippets of the
+    corpus or of `texts`, which the target then continues."""
+    chat: bool = False
+    """Apply the tokenizer's chat template."""
     samples: Count = 2560
-    length: Count = 512
-    """Tokens of a sample, prompt included."""
-    batch: Count = 64
-    temperatures: tuple[float, ...] = (0.0, 0.8)
+    max_tokens: Count = 288
+    """Of an answer."""
     prompt_lengths: tuple[Count, ...] = (32, 64, 128, 224)
+    """Of snippets, in turns."""
+    temperatures: tuple[NonNegativeFloat, ...] = (0.0, 0.8)
+    """In turns."""
+    corpus_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of all rows, how many are plain windows of the corpus or of `texts`."""
+    dtype: Literal["bfloat16", "float16", "float32", "auto"] = "bfloat16"
+    batch: Count = 64
+    max_model_len: Count = 1024
+    kv_cache_bytes: Count | None = 1073741824
+    """Null leaves it to vLLM, which takes most of a GPU."""
     max_minutes: PositiveFloat | None = None
-    """Stop early and keep the batches made so far."""
+    """Stop early and go on with the parts made so far."""
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -123,9 +137,11 @@ class HeadConfig:
     intermediate_size: Count = 1024
     rollout_steps: Count = 5
     step_decay: float = 0.8
-    batch: Count = 8
-    corpus_share: float = 0.2
-    """Share of rows that are plain corpus windows instead of the target's own outputs."""
+    length: Count = 512
+    """Tokens of a row of a batch, which holds one answer after the other."""
+    batch: Count = 4
+    held_out: Count = 64
+    """The last answers are not trained on: acceptance is measured on them."""
     matrix_lr: PositiveFloat = 0.02
     other_lr: PositiveFloat = 0.002
     warmup: float = 0.02
@@ -145,12 +161,12 @@ class TrainConfig:
     seed: int = 0
     threads: Count | None = None
     device: str = "cpu"
-    """Torch device of stages `generate` and `head`; a target is trained on the CPU."""
+    """Torch device of stage `head`; a target is trained on the CPU, vLLM chooses its own."""
     target_model: str | None = None
     texts: tuple[str, ...] = ()
     corpus: CorpusConfig | None = None
     target: TargetConfig | None = None
-    generate: GenerateConfig | None = None
+    answers: AnswersConfig | None = None
     head: HeadConfig | None = None
 
     def __post_init__(self) -> None:

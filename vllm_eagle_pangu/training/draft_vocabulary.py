@@ -4,9 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from vllm_eagle_pangu.config import refusal
+
+FREQUENCIES_FILE = "token_freq.pt"
+"""How often the target said a token: a dict, as speculators writes it."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +44,32 @@ class DraftVocabulary:
         return float(counts[self.target_ids].sum() / counts.sum().clamp_min(1))
 
 
-def most_frequent(counts: Tensor, size: int) -> DraftVocabulary:
-    """The `size` most frequent target ids; ties go to the lower id.
+def vocabulary_of(prepared: Path, vocab_size: int, size: int) -> DraftVocabulary:
+    """The `size` most frequent ids of the answers in `prepared`; ties go to the lower id.
 
-    Args:
-        counts: [V] int64, how often the target emitted each id.
+    Made once: kept as `d2t-{size}.npy` and `t2d-{size}.npy`, where speculators keeps and finds
+    them, too.
 
     Raises:
         ValueError: `size` is not in 1..V-1 (vLLM refuses a d2t for equal vocabularies).
     """
-    if not 0 < size < len(counts):
-        raise ValueError(
-            f"head.draft_vocab_size={size} must be at least 1 and below the target's "
-            f"vocabulary of {len(counts)}"
+    if not 0 < size < vocab_size:
+        raise refusal(
+            "head.draft_vocab_size",
+            size,
+            f"the target's vocabulary has {vocab_size}",
+            "choose at least 1 and less than that",
         )
+    offsets, mask = (prepared / f"{name}-{size}.npy" for name in ("d2t", "t2d"))
+    if offsets.exists():
+        target_ids = torch.from_numpy(np.load(offsets)) + torch.arange(size)
+        return DraftVocabulary(target_ids, vocab_size)
+    counts = torch.zeros(vocab_size, dtype=torch.int64)
+    for token, count in torch.load(prepared / FREQUENCIES_FILE, weights_only=True).items():
+        counts[token] = count
     order = torch.sort(counts, descending=True, stable=True).indices
-    return DraftVocabulary(order[:size].sort().values, len(counts))
-
-
-def count_tokens(tokens: Tensor, vocab_size: int) -> Tensor:
-    """How often each id occurs: any integer shape -> [V] int64."""
-    return torch.bincount(tokens.flatten().long(), minlength=vocab_size)
+    vocabulary = DraftVocabulary(order[:size].sort().values, vocab_size)
+    np.save(offsets, vocabulary.d2t.numpy())
+    np.save(mask, vocabulary.t2d.numpy())
+    print(f"draft vocabulary: {vocabulary.coverage(counts):.2%} of the answers' tokens")
+    return vocabulary

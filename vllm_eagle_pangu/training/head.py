@@ -36,13 +36,17 @@ class HeadShape:
 
 @dataclass
 class RolloutKeys:
-    """Rotated keys and values of the rollout steps so far, each [B, H_kv, A, D]."""
+    """Rotated keys and values of the rollout steps so far, each [B, H_kv, A, D].
 
+    `hidden`: [B, A, A], what step 0 must not see, by `causal_mask`.
+    """
+
+    hidden: Tensor
     keys: tuple[Tensor, ...] = ()
     values: tuple[Tensor, ...] = ()
 
     def with_step(self, key: Tensor, value: Tensor) -> RolloutKeys:
-        return RolloutKeys((*self.keys, key), (*self.values, value))
+        return RolloutKeys(self.hidden, (*self.keys, key), (*self.values, value))
 
 
 class RmsNorm(nn.Module):
@@ -78,7 +82,7 @@ class DraftAttention(nn.Module):
         query = _rotate(self._split(self.q_proj(rows)), *rotary)
         key = _rotate(self._split(self.k_proj(rows)), *rotary)
         seen = past.with_step(key, self._split(self.v_proj(rows)))
-        mixed = rollout_attention(query, seen.keys, seen.values)
+        mixed = rollout_attention(query, seen.keys, seen.values, seen.hidden)
         return self.o_proj(mixed.transpose(1, 2).flatten(2)), seen
 
     def _split(self, flat: Tensor) -> Tensor:

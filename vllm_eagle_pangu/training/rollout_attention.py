@@ -4,7 +4,7 @@
 Rollout step k of the anchor at position t drafts from position t + k. It may see what it would
 see when drafting for real: the keys that true hidden states gave for positions 0..t (step 0),
 and its own earlier keys, one per step: those of steps 1..k *of the same anchor*. So step 0
-needs a causal matrix and each later step one diagonal.
+needs a causal matrix, over the answers that a row packs, and each later step one diagonal.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ import torch
 from torch import Tensor
 
 
+def causal_mask(document: Tensor) -> Tensor:
+    """document: [B, A] -> [B, A, A], 0 where a row sees a key: its own and those before it of the
+    same document; else -inf."""
+    alien = document[:, :, None] != document[:, None, :]
+    future = torch.ones_like(alien).triu(1)
+    return torch.zeros(alien.shape, device=alien.device).masked_fill(alien | future, float("-inf"))
+
+
 def rollout_attention(
-    query: Tensor, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]
+    query: Tensor, keys: tuple[Tensor, ...], values: tuple[Tensor, ...], hidden: Tensor
 ) -> Tensor:
     """Attend from step k = len(keys) - 1; row t belongs to the anchor at position t.
 
@@ -22,6 +30,7 @@ def rollout_attention(
         query: [B, H, A, D], rotated for positions k .. k + A - 1.
         keys: one [B, H_kv, A, D] per step 0..k, rotated; row t of step i has position t + i.
         values: like keys.
+        hidden: [B, A, A], -inf where a row must not see a key of step 0, else 0: `causal_mask`.
 
     Returns:
         [B, H, A, D]
@@ -31,8 +40,7 @@ def rollout_attention(
     grouped = (query * dim**-0.5).reshape(batch, kv_heads, -1, anchors, dim)
     scores = grouped.flatten(2, 3) @ keys[0].mT
     scores = scores.view(batch, kv_heads, -1, anchors, anchors)
-    future = torch.full((anchors, anchors), float("-inf"), dtype=scores.dtype, device=query.device)
-    scores = scores + future.triu(1)
+    scores = scores + hidden[:, None, None].to(scores.dtype)
     if len(keys) > 1:
         own = [(grouped * key[:, :, None]).sum(-1, keepdim=True) for key in keys[1:]]
         scores = torch.cat([scores, *own], dim=-1)

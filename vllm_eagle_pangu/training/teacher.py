@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,6 @@ from vllm_eagle_pangu.models.pangu_as_llama import PANGU_ARCHITECTURE, load_pang
 from vllm_eagle_pangu.training import causal_attention
 
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
-
-
-@dataclass
-class TeacherStates:
-    """What one target forward over [B, T] tokens leaves for the head."""
-
-    taps: Tensor
-    """[B, T, n_taps * H_t], residual streams side by side."""
-    last: Tensor
-    """[B, T, H_t], after the final norm: the input of `lm_head`."""
 
 
 class Teacher:
@@ -40,7 +29,7 @@ class Teacher:
             )
         self.model, self.taps = model.eval().requires_grad_(False), taps
         self._caught: dict[int, Tensor] = {}
-        for tap in taps:
+        for tap in {*taps, layers}:
             model.model.layers[tap - 1].register_forward_hook(self._catch(tap))
 
     @property
@@ -61,11 +50,21 @@ class Teacher:
         return self.model.get_output_embeddings().weight
 
     @torch.no_grad()
-    def read(self, tokens: Tensor) -> TeacherStates:
-        """tokens: [B, T] -> states at every position."""
-        last = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state
-        taps = torch.cat([self._caught.pop(tap) for tap in self.taps], dim=-1)
-        return TeacherStates(taps, last)
+    def read(self, tokens: Tensor) -> Tensor:
+        """tokens: [B, T] -> [B, T, taps + 1, H], residual streams at taps and behind all layers.
+
+        The last is not normed yet: `logits` does that.
+        """
+        self.model.model(input_ids=tokens, use_cache=False)
+        last = self.model.config.num_hidden_layers
+        found = torch.stack([self._caught[tap] for tap in (*self.taps, last)], dim=2)
+        self._caught.clear()
+        return found
+
+    @torch.no_grad()
+    def logits(self, last: Tensor) -> Tensor:
+        """last: [..., H], behind all layers -> [..., V]."""
+        return self.model.model.norm(last) @ self.output_weight.T
 
     def _catch(self, tap: int) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:

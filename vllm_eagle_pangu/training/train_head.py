@@ -16,15 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.budget import Budget, learning_rate_factor
 from vllm_eagle_pangu.training.config import HeadConfig
 from vllm_eagle_pangu.training.cross_entropy import chunked_soft_cross_entropy
 from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
+from vllm_eagle_pangu.training.evaluate import measure_acceptance
 from vllm_eagle_pangu.training.head import EagleHead, HeadShape, RolloutKeys
+from vllm_eagle_pangu.training.hidden_states import load_rows
 from vllm_eagle_pangu.training.optimizers import MuonWithAdamW
+from vllm_eagle_pangu.training.packed_rows import PackedBatch, PackedRows
 from vllm_eagle_pangu.training.progress import ProgressLog
+from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.rollout_attention import causal_mask
 from vllm_eagle_pangu.training.run_state import Position, load_state, save_state
-from vllm_eagle_pangu.training.teacher import Teacher, TeacherStates
+from vllm_eagle_pangu.training.teacher import Teacher
 
 Advance = Callable[[Tensor, Tensor, Tensor, RolloutKeys], tuple[Tensor, Tensor, RolloutKeys]]
 
@@ -69,19 +75,18 @@ def rollout_targets(
     """The target's next-token distributions over the draft vocabulary.
 
     Args:
-        last: [N, H_t] normed final states.
+        last: [N, H_t] states behind all layers.
 
     Returns:
         probabilities renormalised over the draft vocabulary [N, V_d] bfloat16, and the draft
         id of the target's most likely token [N] int64, -1 where it cannot be drafted.
     """
-    weight = teacher.output_weight
     target_ids = vocabulary.target_ids.to(last.device)
     draft_ids = torch.full((vocabulary.vocab_size,), -1, device=last.device)
     draft_ids[target_ids] = torch.arange(len(target_ids), device=last.device)
     probs, best = [], []
     for part in last.split(rows):
-        logits = part @ weight.T
+        logits = teacher.logits(part)
         best.append(draft_ids[logits.argmax(dim=-1)])
         drafted = logits[:, target_ids].float()
         probs.append(torch.softmax(drafted, dim=-1).to(torch.bfloat16))
@@ -93,39 +98,38 @@ def rollout_loss(
     advance: Advance,
     teacher: Teacher,
     vocabulary: DraftVocabulary,
-    tokens: Tensor,
+    batch: PackedBatch,
     steps: int,
     step_decay: float,
 ) -> tuple[Tensor, list[float]]:
-    """Loss of a K-step rollout, and per step the share of rows with the target's top token.
+    """Loss of a K-step rollout, and per step the share of places with the target's top token.
 
     The anchor at position t predicts, at step k, the token at t + k + 2; anchors are
-    0 .. T - K - 1. Rows whose top target token cannot be drafted carry no loss and count as
-    misses.
-
-    Args:
-        tokens: [B, T]
+    0 .. T - K - 2. Those tokens carry loss that the target spoke, in the anchor's document; where
+    its most likely one cannot be drafted there is none, and it counts as a miss.
     """
-    states: TeacherStates = teacher.read(tokens)
-    anchors = tokens.shape[1] - steps
+    anchors = batch.tokens.shape[1] - steps - 1
+    document = batch.document[:, :anchors]
     with torch.no_grad():
-        probs, best = rollout_targets(teacher, states.last[:, 1:].flatten(0, 1), vocabulary)
-    probs = probs.unflatten(0, (tokens.shape[0], -1))
-    best = best.unflatten(0, (tokens.shape[0], -1))
-    embeds = teacher.embedding(tokens[:, 1:])
-    hidden = head.fc(states.taps[:, :anchors])
-    past, losses, matches = RolloutKeys(), [], []
+        last = batch.states[:, 1:-1, -1]
+        probs, best = rollout_targets(teacher, last.flatten(0, 1), vocabulary)
+    probs, best = (found.unflatten(0, last.shape[:2]) for found in (probs, best))
+    embeds = teacher.embedding(batch.tokens[:, 1:])
+    hidden = head.fc(batch.states[:, :anchors, :-1].flatten(2))
+    past, losses, matches = RolloutKeys(causal_mask(document)), [], []
     for step in range(steps):
-        part = slice(step, step + anchors)
-        positions = torch.arange(step, step + anchors, device=tokens.device)
+        part, named = slice(step, step + anchors), slice(step + 2, step + 2 + anchors)
+        positions = torch.arange(step, step + anchors, device=hidden.device)
         hidden, normed, past = advance(embeds[:, part], hidden, positions, past)
         wanted = best[:, part].flatten()
-        usable = (wanted >= 0).float()
+        spoken = (batch.spoken[:, named] & (batch.document[:, named] == document)).flatten()
+        usable = (spoken & (wanted >= 0)).float()
         total, chosen = chunked_soft_cross_entropy(
             normed.flatten(0, 1), head.lm_head.weight, probs[:, part].flatten(0, 1), usable
         )
         losses.append(step_decay**step * total / usable.sum().clamp_min(1.0))
-        matches.append(float((chosen == wanted).float().mean()))
+        right = (chosen == wanted) & spoken
+        matches.append(float(right.sum() / spoken.sum().clamp_min(1)))
     scale = sum(step_decay**step for step in range(steps))
     return torch.stack(losses).sum() / scale, matches
 
@@ -134,16 +138,25 @@ def train_head(
     config: HeadConfig,
     teacher: Teacher,
     vocabulary: DraftVocabulary,
-    batch_at: Callable[[int], Tensor],
+    prepared: Path,
     folder: Path,
     seed: int,
     export: Callable[[EagleHead], None],
+    ranks: Ranks,
 ) -> EagleHead:
     """Train until the budget is used up, resuming from `folder/state.pt` if it is there.
 
-    `batch_at(step)` gives the tokens [B, T] of a step; `export` writes the checkpoint and is
-    called at every save.
+    `prepared` holds the answers and the target's hidden states; `export` writes the checkpoint and
+    is called at every save, together with the acceptance on held-out answers.
     """
+    rows = len(load_rows(prepared))
+    training = rows - config.held_out
+    if training < 1:
+        raise refusal(
+            "head.held_out", config.held_out, f"there are {rows} answers", "ask for more samples"
+        )
+    batches = PackedRows(prepared, range(training), config.length, config.batch, seed)
+    held_out = PackedRows(prepared, range(training, rows), config.length, config.batch, seed)
     torch.manual_seed(seed)
     head = build_head(head_shape(config, teacher.config), teacher, vocabulary)
     head.to(teacher.device)
@@ -156,6 +169,7 @@ def train_head(
         optimizer.load_state_dict(parts["optimizer"])
     budget = Budget(config.max_tokens, config.max_minutes)
     log = ProgressLog(folder / "log.csv", config.log_every, position.step)
+    growth = ProgressLog(folder / "acceptance.csv", 1, position.step)
     advance: Advance = head.advance
     if config.compile:
         torch._dynamo.config.recompile_limit = 4 * config.rollout_steps
@@ -164,21 +178,29 @@ def train_head(
     last_save = position.seconds
     while progress < 1.0:
         started = time.monotonic()
-        tokens = batch_at(position.step).to(teacher.device)
+        batch = batches.batch(position.step * ranks.size + ranks.rank).to(teacher.device)
         with torch.autocast(teacher.device.type, dtype=torch.bfloat16):
             loss, matches = rollout_loss(
-                head, advance, teacher, vocabulary, tokens, config.rollout_steps, config.step_decay
+                head, advance, teacher, vocabulary, batch, config.rollout_steps, config.step_decay
             )
         loss.backward()
+        ranks.average([p.grad for p in head.parameters() if p.grad is not None])
         optimizer.step(learning_rate_factor(progress, config.warmup, config.hold), 1.0)
         position.step += 1
-        position.tokens += tokens.numel()
+        position.tokens += batch.tokens.numel() * ranks.size
         position.seconds += time.monotonic() - started
-        progress = budget.progress(position.tokens, position.seconds)
+        progress = ranks.from_first(budget.progress(position.tokens, position.seconds))
         shares = {f"match_{step}": share for step, share in enumerate(matches)}
+        if not ranks.first:
+            continue
         log.add(position, progress, {"loss": float(loss.detach()), **shares})
         if progress >= 1.0 or position.seconds - last_save >= 60 * config.save_minutes:
             export(head)
+            found = measure_acceptance(
+                head, teacher, vocabulary, held_out.all(), config.rollout_steps
+            )
+            growth.add(position, progress, found.figures())
             save_state(folder, position, head=head.state_dict(), optimizer=optimizer.state_dict())
             last_save = position.seconds
+    ranks.meet()
     return head.eval()

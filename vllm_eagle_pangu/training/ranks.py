@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a torchrun: who does what, and where they meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+
+
+class Ranks:
+    """One of the processes; without torchrun the only one."""
+
+    VARIABLES: ClassVar = (
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    )  # fmt: skip
+
+    def __init__(self, device: str = "cpu") -> None:
+        joined = dist.is_initialized()
+        self._device = device
+        self.rank = dist.get_rank() if joined else 0
+        self.size = dist.get_world_size() if joined else 1
+
+    @classmethod
+    @contextmanager
+    def joined(cls, device: str) -> Iterator[Ranks]:
+        """Join the others, if this is a torchrun's process, and leave them at the end."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            yield cls()
+            return
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        try:
+            yield cls(device)
+        finally:
+            dist.destroy_process_group()
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def owns(self, index: int) -> bool:
+        return index % self.size == self.rank
+
+    def meet(self) -> None:
+        """Wait for all. Raises RuntimeError where one has died."""
+        if self.size > 1:
+            dist.barrier()
+
+    def average(self, tensors: list[torch.Tensor]) -> None:
+        """Replace each tensor by its mean over the ranks."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+                tensor.div_(self.size)
+
+    def from_first(self, value: float) -> float:
+        """The first rank's value, in every rank."""
+        if self.size == 1:
+            return value
+        shared = torch.tensor([value], dtype=torch.float64, device=self._device)
+        dist.broadcast(shared, 0)
+        return float(shared)
