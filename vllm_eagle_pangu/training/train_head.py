@@ -55,17 +55,32 @@ def head_shape(config: HeadConfig, target: Any) -> HeadShape:
 
 
 def build_head(shape: HeadShape, teacher: Teacher, vocabulary: DraftVocabulary) -> EagleHead:
-    """A fresh head whose output rows start as the target's own."""
-    head = EagleHead(shape)
-    for name, parameter in head.named_parameters():
+    """A fresh head that starts with what the target has learnt.
+
+    Its output rows are the target's, its layer is the target's last one where the shapes agree,
+    and `fc` passes on the last tap.
+    """
+    head, target = EagleHead(shape), teacher.model.model
+    for parameter in head.parameters():
         if parameter.ndim == 2:
             torch.nn.init.normal_(parameter, std=0.02)
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
-            torch.nn.init.zeros_(parameter)
+    size, last = shape.hidden_size, target.layers[-1].state_dict()
     with torch.no_grad():
-        head.lm_head.weight.copy_(
-            teacher.output_weight[vocabulary.target_ids.to(teacher.device)].float()
-        )
+        rows = vocabulary.target_ids.to(teacher.device)
+        head.lm_head.weight.copy_(teacher.output_weight[rows].float())
+        head.norm.weight.copy_(target.norm.weight.float())
+        head.fc.weight.zero_()[:, -shape.target_hidden_size :].fill_diagonal_(1.0)
+        head.midlayer.hidden_norm.weight.copy_(last.pop("input_layernorm.weight"))
+        for name, parameter in head.midlayer.named_parameters():
+            theirs, ours = last.get(name), parameter
+            if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+                # Of [embedding, hidden state] the target's layer knows the second half.
+                parameter[:, :size] *= 0.25
+                ours = parameter[:, size:]
+            if theirs is not None and theirs.shape == ours.shape:
+                ours.copy_(theirs)
+            elif name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter.zero_()
     return head
 
 
