@@ -40,14 +40,7 @@ def tree_expand(
     kept = level_slice(width, level)
     assert kept.stop <= capacity, (level, capacity)
     scores, tokens = scores.float().contiguous(), tokens.contiguous()
-    frontier = Frontier(
-        tokens=torch.empty(size, dtype=torch.int64),
-        score=torch.empty(size, dtype=torch.float32),
-        parent=torch.empty(size, dtype=torch.int64),
-        visible=torch.empty((batch, width, level * width), dtype=torch.bool),
-        candidate=torch.empty(size, dtype=torch.int64),
-        level=level,
-    )
+    frontier = Frontier.empty(batch, width, level, tokens.device)
     call = _CALL.pack(
         scores.data_ptr(),
         tokens.data_ptr(),
