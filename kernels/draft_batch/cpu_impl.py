@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
-from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.native import load_call, load_native
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@15P8q")
@@ -89,19 +89,14 @@ def draft_batch(
     return drafted
 
 
-def prepare() -> None:
-    """Compile the op unless an earlier process did."""
-    _entry()
-
-
 @functools.cache
 def _entry() -> tuple[Callable[..., int], Callable[[bytes], None]]:
     """The C functions that count N' and fill the rows; compiles them unless a process did."""
-    library = load_native("draft_batch", Path(__file__).parent / "cpu")
-    library.draft_batch_call_bytes.restype = ctypes.c_int64
-    assert library.draft_batch_call_bytes() == _CALL.size, "Call and _CALL differ"
-    count, fill = library.draft_batch_rows, library.draft_batch
+    folder = Path(__file__).parent / "cpu"
+    count = load_native("draft_batch", folder).draft_batch_rows
     count.argtypes = (ctypes.c_void_p,) * 2 + (ctypes.c_int64,) * 4
     count.restype = ctypes.c_int64
-    fill.argtypes, fill.restype = (ctypes.c_char_p,), None
-    return count, fill
+    return count, load_call("draft_batch", folder, _CALL)
+
+
+prepare = _entry

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.native import load_call
 
 _CALL = struct.Struct("@3P3q")
 
@@ -35,17 +35,11 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     return slots
 
 
-def prepare() -> None:
-    """Compile the op unless an earlier process did."""
-    _entry()
-
-
 @functools.cache
 def _entry() -> Callable[[bytes], int]:
     """The C function; compiles the op unless an earlier process did."""
-    library = load_native("commit_slots", Path(__file__).parent / "cpu")
-    library.commit_slots_call_bytes.restype = ctypes.c_int64
-    assert library.commit_slots_call_bytes() == _CALL.size, "Call and _CALL differ"
-    entry = library.commit_slots
-    entry.argtypes, entry.restype = (ctypes.c_char_p,), ctypes.c_int32
-    return entry
+    folder = Path(__file__).parent / "cpu"
+    return load_call("commit_slots", folder, _CALL, result=ctypes.c_int32)
+
+
+prepare = _entry

@@ -10,6 +10,8 @@ from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 # write(key, value, slots): the platform's own cache-write op, which skips slot -1.
 CacheWrite = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
+ONCE = "commit: a slot is written twice"
+
 
 def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
     """Page slot of each tree row, -1 for what must not be written: `[B, R] int64`.
@@ -51,7 +53,7 @@ def kv_commit(
 def assert_written_once(slots: torch.Tensor) -> None:
     """No slot but -1 occurs twice in `slots`; syncs with the device."""
     written = slots[slots >= 0]
-    assert written.unique().numel() == written.numel(), "commit: a slot is written twice"
+    assert written.unique().numel() == written.numel(), ONCE
 
 
 def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """top_children as one C++ op (cpu/*.cpp)."""
 
-import ctypes
 import functools
 import struct
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.native import load_call
 
 # Fields of `Call` in cpu/top_children.cpp.
 _CALL = struct.Struct("@4P5q")
@@ -47,17 +46,10 @@ def top_children(
     return scores, tokens
 
 
-def prepare() -> None:
-    """Compile the op unless an earlier process did."""
-    _entry()
-
-
 @functools.cache
 def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
-    library = load_native("top_children", Path(__file__).parent / "cpu")
-    library.top_children_call_bytes.restype = ctypes.c_int64
-    assert library.top_children_call_bytes() == _CALL.size, "Call and _CALL differ"
-    entry = library.top_children
-    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
-    return entry
+    return load_call("top_children", Path(__file__).parent / "cpu", _CALL)
+
+
+prepare = _entry

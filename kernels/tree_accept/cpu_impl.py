@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_accept as one C++ op (cpu/tree_accept.cpp): the walk is too short to pay for torch ops."""
 
-import ctypes
 import functools
 import struct
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.native import load_call
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@7P3q")
@@ -54,17 +53,10 @@ def tree_accept(
     return AcceptedPaths(path, length, output)
 
 
-def prepare() -> None:
-    """Compile the op unless an earlier process did."""
-    _entry()
-
-
 @functools.cache
 def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
-    library = load_native("tree_accept", Path(__file__).parent / "cpu")
-    library.tree_accept_call_bytes.restype = ctypes.c_int64
-    assert library.tree_accept_call_bytes() == _CALL.size, "Call and _CALL differ"
-    entry = library.tree_accept
-    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
-    return entry
+    return load_call("tree_accept", Path(__file__).parent / "cpu", _CALL)
+
+
+prepare = _entry

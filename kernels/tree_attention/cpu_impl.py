@@ -5,7 +5,6 @@ Everything is packed into one block of 8-byte fields, in the order of cpu/call.h
 calls this once per layer, so the way in has to cost microseconds.
 """
 
-import ctypes
 import functools
 import struct
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.native import load_call
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
@@ -87,19 +86,13 @@ def tree_attention(
     _entry(query.dtype)(call)
 
 
-def prepare(dtype: torch.dtype) -> None:
-    """Compile the op unless an earlier process did."""
-    _entry(dtype)
-
-
 @functools.cache
 def _entry(dtype: torch.dtype) -> Callable[[bytes], None]:
     """The C function for `dtype`; compiles the op unless an earlier process did."""
     names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
     assert dtype in names, f"tree attention takes {', '.join(names.values())}, not {dtype}"
-    library = load_native("tree_attention", Path(__file__).parent / "cpu")
-    library.tree_attention_call_bytes.restype = ctypes.c_int64
-    assert library.tree_attention_call_bytes() == _CALL.size, "cpu/call.h and _CALL differ"
-    entry = getattr(library, f"tree_attention_{names[dtype]}")
-    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
-    return entry
+    folder = Path(__file__).parent / "cpu"
+    return load_call("tree_attention", folder, _CALL, f"tree_attention_{names[dtype]}")
+
+
+prepare = _entry

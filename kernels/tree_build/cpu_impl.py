@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_build as one C++ op (cpu/*.cpp)."""
 
-import ctypes
 import functools
 import struct
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.native import load_call
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
 # Fields of `Call` in cpu/tree_build.cpp.
@@ -53,17 +52,10 @@ def tree_build(
     return trees
 
 
-def prepare() -> None:
-    """Compile the op unless an earlier process did."""
-    _entry()
-
-
 @functools.cache
 def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
-    library = load_native("tree_build", Path(__file__).parent / "cpu")
-    library.tree_build_call_bytes.restype = ctypes.c_int64
-    assert library.tree_build_call_bytes() == _CALL.size, "Call and _CALL differ"
-    entry = library.tree_build
-    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
-    return entry
+    return load_call("tree_build", Path(__file__).parent / "cpu", _CALL)
+
+
+prepare = _entry

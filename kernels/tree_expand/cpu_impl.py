@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_expand as one C++ op (cpu/*.cpp)."""
 
-import ctypes
 import functools
 import struct
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_native
+from vllm_eagle_pangu.kernels.native import load_call
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
 
 # Fields of `Call` in cpu/tree_expand.cpp.
@@ -41,14 +40,7 @@ def tree_expand(
     kept = level_slice(width, level)
     assert kept.stop <= capacity, (level, capacity)
     scores, tokens = scores.float().contiguous(), tokens.contiguous()
-    frontier = Frontier(
-        tokens=torch.empty(size, dtype=torch.int64),
-        score=torch.empty(size, dtype=torch.float32),
-        parent=torch.empty(size, dtype=torch.int64),
-        visible=torch.empty((batch, width, level * width), dtype=torch.bool),
-        candidate=torch.empty(size, dtype=torch.int64),
-        level=level,
-    )
+    frontier = Frontier.empty(batch, width, level, tokens.device)
     call = _CALL.pack(
         scores.data_ptr(),
         tokens.data_ptr(),
@@ -73,17 +65,10 @@ def tree_expand(
     return frontier
 
 
-def prepare() -> None:
-    """Compile the op unless an earlier process did."""
-    _entry()
-
-
 @functools.cache
 def _entry() -> Callable[[bytes], None]:
     """The C function; compiles the op unless an earlier process did."""
-    library = load_native("tree_expand", Path(__file__).parent / "cpu")
-    library.tree_expand_call_bytes.restype = ctypes.c_int64
-    assert library.tree_expand_call_bytes() == _CALL.size, "Call and _CALL differ"
-    entry = library.tree_expand
-    entry.argtypes, entry.restype = (ctypes.c_char_p,), None
-    return entry
+    return load_call("tree_expand", Path(__file__).parent / "cpu", _CALL)
+
+
+prepare = _entry

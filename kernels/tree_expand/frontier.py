@@ -27,6 +27,19 @@ class Frontier:
     candidate: torch.Tensor
     level: int
 
+    @classmethod
+    def empty(cls, batch: int, width: int, level: int, device: torch.device) -> "Frontier":
+        """Uninitialised, all contiguous."""
+        size = (batch, width)
+        return cls(
+            tokens=torch.empty(size, dtype=torch.int64, device=device),
+            score=torch.empty(size, dtype=torch.float32, device=device),
+            parent=torch.empty(size, dtype=torch.int64, device=device),
+            visible=torch.empty((*size, level * width), dtype=torch.bool, device=device),
+            candidate=torch.empty(size, dtype=torch.int64, device=device),
+            level=level,
+        )
+
 
 @dataclass
 class Candidates:

@@ -134,19 +134,12 @@ def tree_expand(
     """See `reference.tree_expand`; nothing waits for the device."""
     batch, width = tokens.shape[0], tokens.shape[-1]
     level = 1 if above is None else above.level + 1
-    size, device = (batch, width), tokens.device
+    size = (batch, width)
     children = width if above is None else width * width
     assert scores.shape == tokens.shape == (size if above is None else (*size, width))
     kept = level_slice(width, level)
     assert kept.stop <= candidates.tokens.shape[1], (level, candidates.tokens.shape)
-    frontier = Frontier(
-        tokens=torch.empty(size, dtype=torch.int64, device=device),
-        score=torch.empty(size, dtype=torch.float32, device=device),
-        parent=torch.empty(size, dtype=torch.int64, device=device),
-        visible=torch.empty((batch, width, level * width), dtype=torch.bool, device=device),
-        candidate=torch.empty(size, dtype=torch.int64, device=device),
-        level=level,
-    )
+    frontier = Frontier.empty(batch, width, level, tokens.device)
     # What is not read below the root stands in for what is not there.
     over = frontier if above is None else above
     sizes = _sizes(width, level)

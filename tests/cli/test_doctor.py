@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.doctor import command, ops, pair
+from vllm_eagle_pangu.doctor import command, ops, pair, versions
 from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG
 from vllm_eagle_pangu.kernels import tree_build
@@ -187,7 +187,8 @@ def test_doctor_is_silent_and_ends_with_0_where_nothing_is_wrong(run_python):
     code, lines = doctor(run_python, **needs.preload({}), **MENDED)
     assert [line for line in lines.values() if not line.startswith(OK)] == []
     assert code == 0
-    assert set(lines) >= {"torch", "vllm", "plugin", "machine", *TRAPS, *ops.OPS, "target", "head"}
+    installed = {"torch", "vllm", "plugin", "vllm names"}
+    assert set(lines) >= {*installed, "machine", *TRAPS, *ops.OPS, "target", "head"}
     assert all("cpp runs here" in lines[op] for op in ops.OPS)
     assert not any(map(mend_of, lines.values()))
 
@@ -229,7 +230,17 @@ def test_one_path_without_the_other_is_a_usage_error(run_python):
     assert "a target and its head" in done.stderr
 
 
-# ---- ops and pairs ----
+# ---- versions, ops and pairs ----
+
+
+def test_names_that_vllm_lacks_are_told(monkeypatch):
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    assert versions.names().state == OK
+    monkeypatch.delattr(GPUModelRunner, "_sample")
+    found = versions.names()
+    assert (found.state, found.mend) == (WRONG, "")
+    assert found.text == "vLLM lacks vllm.v1.worker.gpu_model_runner.GPUModelRunner._sample"
 
 
 def test_every_op_with_cases_is_checked():

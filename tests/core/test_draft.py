@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.kernels.mask import ancestor_table
 
 REFERENCE = Ops.bind("reference")
 SHAPES = st.sampled_from(
@@ -101,9 +102,9 @@ def test_finished_tree_holds_the_best_paths(shape, seed, decimals):
         candidates, _ = expand_by_hand(levels, b, shape.width)
         order = sorted(range(len(candidates)), key=lambda c: (-float(candidates[c][0]), c))
         best = sorted(order[: shape.nodes])
-        paths = []
+        paths, ancestors = [], ancestor_table(tree.parent[b : b + 1], shape.depth)[0]
         for k in range(1, shape.rows):
-            path = [int(tree.tokens[b, a]) for a in tree.ancestors[b, :, k] if a]
+            path = [int(tree.tokens[b, a]) for a in ancestors[:, k] if a]
             paths.append(tuple(reversed(path)))
         assert paths == [candidates[c][1] for c in best]
         assert tree.score[b, 1:].tolist() == [float(candidates[c][0]) for c in best]

@@ -8,7 +8,7 @@ from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 
 def test_capacity_counts_first_level_once_and_squares_after():
     shape = TreeShape(width=3, depth=4, nodes=10)
-    assert (shape.capacity, shape.rows, shape.path_rows) == (3 + 3 * 9, 11, 5)
+    assert (shape.capacity, shape.rows) == (3 + 3 * 9, 11)
 
 
 def test_chain_is_one_node_per_level():

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.engine
 
 
 def test_head_pass_equals_the_forward_of_vllms_head(engine, tiny_pangu, tiny_head, tree_config_of):
-    from vllm_eagle_pangu.engine.head_pass import HeadPass, ModulePass
+    from vllm_eagle_pangu.engine.head_pass import HeadPass, Pass
 
     small = {"max_model_len": 256, "max_num_batched_tokens": 64}
     with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **small) as trees:
@@ -16,7 +16,7 @@ def test_head_pass_equals_the_forward_of_vllms_head(engine, tiny_pangu, tiny_hea
         fast = head.run
         assert isinstance(fast, HeadPass)
         layers = [layer.layer_name for layer in head.layers]
-        slow = ModulePass(head.model, head.proposer.vllm_config, layers)
+        slow = Pass(head.model, head.proposer.vllm_config, layers)
         compared = []
 
         class Both:

@@ -13,19 +13,17 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
-    AMX_CASES,
     CASES,
-    EXTREMES,
     AttentionCase,
     make_inputs,
-    random_case,
     verify_case,
-    with_garbage_before_windows,
 )
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
+
+from ..attention_cases import AMX_CASES, EXTREMES, random_case, with_garbage_before_windows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

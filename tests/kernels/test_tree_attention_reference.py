@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from vllm_eagle_pangu.kernels.tree_attention import tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
-    AMX_CASES,
     CASES,
     level_case,
     make_inputs,
-    tolerance,
     verify_case,
-    with_garbage_before_windows,
 )
+
+from ..attention_cases import AMX_CASES, tolerance, with_garbage_before_windows
 
 
 def attend_by_hand(inputs) -> torch.Tensor:

@@ -9,8 +9,8 @@ keyword given to vLLM's callables.
 
 Not seen, or not told apart:
 - Attributes of what passed through a function, a dataclass or an attribute of our own.
-- Whose attribute it is, off `self` and imports: a name counts as in the table if the table has it
-  for that file, whichever class it is of.
+- Whose attribute it is, off `self` and imports: a name counts as in the table if the table has it,
+  whichever class it is of.
 - Behind the first attribute, names that tensors, arrays and Python's containers have too.
 - Names that our own classes give to vLLM's objects; `hf_config`, which is transformers'.
 - How often, with what positional arguments, and what for. test_seams.py holds signatures.

@@ -7,40 +7,34 @@ is said in seam_reading.py; test_seams.py holds signatures and meanings.
 
 import inspect
 import re
-from itertools import groupby
+from functools import cache
 
 import pytest
 import vllm
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from vllm_eagle_pangu.compat import SUPPORTED, seam_entry, vllm_0_23, vllm_0_32
-from vllm_eagle_pangu.compat.seam_entry import Seam
+from vllm_eagle_pangu.compat import SUPPORTED, installed_line, seam_entry, vllm_0_23, vllm_0_32
 from vllm_eagle_pangu.compat.seams import SEAMS
 
 from .seam_reading import FILES, PACKAGE, imports, modules, touched
 
-INSTALLED = ".".join(vllm.__version__.split(".")[:2])
+INSTALLED = installed_line()
 # A line that we do not support yet is held to what the newest one has.
 LINE = INSTALLED if INSTALLED in SUPPORTED else SUPPORTED[-1]
 IMPORTABLE = [file for file in FILES if LINE == "0.23" or not file.endswith("_0_23.py")]
 
 
-def entries() -> list[list[Seam]]:
-    """The table by name: entries of several files in one."""
-
-    def key(seam: Seam) -> tuple:
-        return str(seam), seam.kind, seam.lines, seam.owner
-
-    return [list(same) for _, same in groupby(sorted(SEAMS, key=key), key)]
+@cache
+def words(file: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", (PACKAGE / file).read_text()))
 
 
-@pytest.mark.parametrize("seams", entries(), ids=lambda seams: f"{seams[0]}-{seams[0].kind}")
-def test_vllm_has(seams):
-    seam = seams[0]
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: f"{seam}-{seam.kind}")
+def test_vllm_has(seam):
     if LINE not in seam.lines:
         pytest.skip(f"of vLLM {' and '.join(seam.lines)}")
-    files = ", ".join(sorted({s.used_in for s in seams}))
-    assert seam.exists(), f"vLLM {vllm.__version__} has no {seam} ({seam.kind}), which {files} use"
+    files = ", ".join(file for file in FILES if seam.name in words(file))
+    assert seam.exists(), f"vLLM {vllm.__version__} has no {seam} ({seam.kind}), see {files}"
 
 
 def missing() -> set[str]:
@@ -69,7 +63,7 @@ def test_an_attribute_that_is_no_longer_set_is_named(monkeypatch):
 
 
 def test_no_entry_stands_twice_and_platforms_are_ours():
-    assert len(set(SEAMS)) == len(SEAMS)
+    assert len({(seam.owner, seam.name, seam.kind) for seam in SEAMS}) == len(SEAMS)
     platforms = {*vllm_0_23.PLATFORMS, *vllm_0_32.PLATFORMS}
     assert {seam.platform for seam in SEAMS} <= {None, *platforms}
 
@@ -86,27 +80,24 @@ def test_the_table_has_every_name_that_a_file_touches(file):
     reasons = [modules()[ours] for ours in IMPORTABLE if isinstance(modules()[ours], str)]
     if reasons:
         pytest.skip(f"what is vLLM's and what ours is not known: {reasons}")
-    known = {seam.name for seam in SEAMS if seam.used_in == file}
+    known = {seam.name for seam in SEAMS}
     lacking = {f"{name} (line {line})" for name, line in touched(file).items() if name not in known}
-    assert not lacking, f"{file} touches what compat/seams.py has not for it: {sorted(lacking)}"
+    assert not lacking, f"{file} touches what compat/seams.py has not: {sorted(lacking)}"
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_table_has_every_name_that_a_file_imports(file):
-    known = {(seam.owner, seam.name) for seam in SEAMS if seam.used_in == file}
+    known = {(seam.owner, seam.name) for seam in SEAMS}
     modules = {owner for owner, _ in known}
     lacking = {
         path
         for path in imports(file).values()
         if path not in modules and tuple(path.split(":")) not in known
     }
-    assert not lacking, f"{file} imports what compat/seams.py has not for it: {sorted(lacking)}"
+    assert not lacking, f"{file} imports what compat/seams.py has not: {sorted(lacking)}"
 
 
-@pytest.mark.parametrize("file", sorted({seam.used_in for seam in SEAMS}))
-def test_a_file_touches_every_name_that_the_table_has_for_it(file):
-    words = set(re.findall(r"\w+", (PACKAGE / file).read_text()))
-    stale = {str(seam) for seam in SEAMS if seam.used_in == file} - {
-        str(seam) for seam in SEAMS if seam.name in words or seam.name.startswith("__")
-    }
-    assert not stale, f"compat/seams.py says that {file} touches {sorted(stale)}"
+def test_the_table_has_no_name_that_no_file_touches():
+    ours = frozenset().union(*map(words, FILES))
+    stale = {str(s) for s in SEAMS if s.name not in ours and not s.name.startswith("__")}
+    assert not stale, f"compat/seams.py has what no file of ours touches: {sorted(stale)}"

@@ -12,7 +12,7 @@ import torch
 from vllm_eagle_pangu.config import TreeConfig
 from vllm_eagle_pangu.env import TRACE_DIR
 from vllm_eagle_pangu.tracing import provenance
-from vllm_eagle_pangu.tracing.config import TraceConfig, chosen_trace
+from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.reader import read_manifest
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 
@@ -132,10 +132,12 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path):
 
 def test_traces_are_off_unless_the_key_or_the_environment_asks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(TRACE_DIR, raising=False)
-    assert chosen_trace() is None
-    assert chosen_trace("key", 0.5, 2**20) == TraceConfig("key", 0.5, 2**20)
+    without = TreeConfig()
+    asked = TreeConfig(trace_dir="key", trace_sample_rate=0.5, trace_max_bytes=2**20)
+    assert without.trace() is None
+    assert asked.trace() == TraceConfig("key", 0.5, 2**20)
     monkeypatch.setenv(TRACE_DIR, "environment")
-    assert chosen_trace() == TraceConfig("environment")
-    assert chosen_trace("key", 0.5) == TraceConfig("environment", 0.5)
+    assert without.trace() == TraceConfig("environment")
+    assert asked.trace() == TraceConfig("environment", 0.5, 2**20)
     monkeypatch.setenv(TRACE_DIR, "")
-    assert chosen_trace() is None
+    assert without.trace() is None

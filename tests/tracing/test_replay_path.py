@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.tracing import cache_invariants, path_invariants
+from vllm_eagle_pangu.core.paths import LENGTH
+from vllm_eagle_pangu.tracing import cache_invariants
 from vllm_eagle_pangu.tracing.dump import FailedStep
+from vllm_eagle_pangu.tracing.path_invariants import WALK
 
 from .replaying import (
     FAULTY,
@@ -18,6 +20,13 @@ from .replaying import (
     run_command,
 )
 from .steps import SHAPE, whole_step
+
+STARTS_AT_ROOT = "path: it starts at the root"
+PADDING = "path: beyond its length rows are 0 and the output is -1"
+NODES = "path: its rows are nodes of the tree"
+CHILDREN = "path: each row is a child of the one before"
+TOKENS = "path: an accepted node's token is the one emitted"
+DRAWS = "path: each output token is the target's draw at its row"
 
 # Each plants a fault and returns the first row that offends, if one does.
 
@@ -101,20 +110,20 @@ def tokens_of_another_node(failed: FailedStep) -> list[int]:
 
 
 PATH_FAULTS = [
-    (sibling_on_the_path, path_invariants.WALK),
-    (sibling_on_the_path, path_invariants.TOKENS),
-    (stranger_on_the_path, path_invariants.CHILDREN),
-    (stranger_on_the_path, path_invariants.WALK),
-    (path_row_out_of_range, path_invariants.NODES),
-    (path_of_padding, path_invariants.NODES),
-    (path_not_from_the_root, path_invariants.STARTS_AT_ROOT),
-    (path_too_short, path_invariants.WALK),
-    (path_longer_than_it_says, path_invariants.PADDING),
-    (row_beyond_the_path, path_invariants.PADDING),
-    (token_beyond_the_path, path_invariants.PADDING),
-    (path_length_out_of_range, path_invariants.LENGTH),
-    (token_that_was_not_drawn, path_invariants.DRAWS),
-    (tokens_of_another_node, path_invariants.TOKENS),
+    (sibling_on_the_path, WALK),
+    (sibling_on_the_path, TOKENS),
+    (stranger_on_the_path, CHILDREN),
+    (stranger_on_the_path, WALK),
+    (path_row_out_of_range, NODES),
+    (path_of_padding, NODES),
+    (path_not_from_the_root, STARTS_AT_ROOT),
+    (path_too_short, WALK),
+    (path_longer_than_it_says, PADDING),
+    (row_beyond_the_path, PADDING),
+    (token_beyond_the_path, PADDING),
+    (path_length_out_of_range, LENGTH),
+    (token_that_was_not_drawn, DRAWS),
+    (tokens_of_another_node, TOKENS),
 ]
 
 
@@ -132,7 +141,7 @@ def test_a_fault_in_the_path_is_named_with_its_row(tmp_path: Path, plant: Callab
 def test_a_path_that_stopped_early_breaks_nothing_but_the_walk(tmp_path: Path):
     failed = whole_step()
     path_too_short(failed)
-    assert list(findings_by_name(dumped(tmp_path, failed))) == [path_invariants.WALK]
+    assert list(findings_by_name(dumped(tmp_path, failed))) == [WALK]
 
 
 def test_a_corrupted_path_index_also_shows_in_the_commit(tmp_path: Path):

@@ -123,7 +123,7 @@ def test_a_run_of_the_trace_writer_is_one_that_the_report_reads(tmp_path: Path):
     paths = walk(tree, target_draws(tree, generator))
     writer = TraceWriter(TraceConfig(str(tmp_path)), {"tree_width": 4})
     writer.request_started("a")
-    writer.step(1, ["a", "b"], tree, paths, [20, 21], SMALL, 2, {"draft_us": 5.04})
+    writer.step(1, ["a", "b"], tree, paths, [20, 21], [SMALL] * 2, 2, {"draft_us": 5.04})
     writer.request_ended("a", prompt_tokens=19, output_tokens=1)
     writer.close()
 

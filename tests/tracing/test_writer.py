@@ -34,8 +34,9 @@ def start(tmp_path: Path) -> Callable[..., TraceWriter]:
 
 def trace(writer: TraceWriter, step: int, tree: TreeBatch, requests: list[str]):
     paths = walk(tree, agreeing_draws(tree))
-    prefix_len = torch.arange(7, 7 + tree.batch_size)
-    writer.step(step, requests, tree, paths, prefix_len, SHAPE, tree.batch_size + 1, STAGES)
+    trees = tree.batch_size
+    prefix_len, shapes = range(7, 7 + trees), [SHAPE] * trees
+    writer.step(step, requests, tree, paths, prefix_len, shapes, trees + 1, STAGES)
     return paths
 
 
@@ -217,7 +218,7 @@ def test_a_step_that_cannot_be_written_is_counted_and_the_next_one_is(start, cap
     tree, writer = grown_tree(1), start()
     paths = walk(tree, agreeing_draws(tree))
     for step in range(2):
-        writer.step(step, ["a"], tree, paths, [3], SHAPE, 1, {"verify_us": "broken"})  # type: ignore[dict-item]
+        writer.step(step, ["a"], tree, paths, [3], [SHAPE], 1, {"verify_us": "broken"})  # type: ignore[dict-item]
     trace(writer, 2, tree, ["a"])
     writer.close()
     assert [record["step"] for record in read_run(writer.folder)] == [2]
@@ -267,7 +268,7 @@ def test_a_step_costs_the_engine_far_less_than_a_hundred_microseconds(start):
     took = []
     for step in range(500):
         begun = time.thread_time()
-        writer.step(step, ["a"], tree, paths, [3], SHAPE, 1, STAGES)
+        writer.step(step, ["a"], tree, paths, [3], [SHAPE], 1, STAGES)
         took.append(time.thread_time() - begun)
     writer.close()
     assert statistics.median(took) < 100e-6
@@ -276,9 +277,7 @@ def test_a_step_costs_the_engine_far_less_than_a_hundred_microseconds(start):
 def test_the_writers_thread_spends_far_less_than_150_microseconds_on_a_tree():
     tree = grown_tree(16)
     paths = walk(tree, agreeing_draws(tree))
-    arrays = (tree.tokens, tree.parent, tree.score, tree.valid)
-    path = (paths.rows, paths.length, paths.output)
-    entry = StepEntry(0, 0, 16, ["a"] * 16, [3] * 16, SHAPE, *arrays, *path, STAGES)
+    entry = StepEntry(0, 0, 16, ["a"] * 16, [3] * 16, [SHAPE] * 16, tree, paths, STAGES)
     took = []
     for _ in range(50):
         begun = time.thread_time()

@@ -15,18 +15,16 @@ import torch
 from vllm_eagle_pangu.kernels import tree_attention as face
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
-    EXTREMES,
     AttentionCase,
     level_case,
     make_inputs,
-    random_case,
     verify_case,
-    with_garbage_before_windows,
 )
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.triton_impl import tree_attention
 
+from ..attention_cases import EXTREMES, random_case, with_garbage_before_windows
 from ..kernels.conftest import poisoned_memory  # noqa: F401
 
 HEAD_SIZES = (8, 20, 32, 36, 64, 80, 96, 128)

@@ -40,11 +40,16 @@ def install_attention_backend() -> None:
     replace_attention_backends(platforms[current_platform.device_type])
 
 
-def _platforms() -> "Mapping[str, PlatformParts] | None":
-    """Our parts for the installed vLLM line, by device type; None for a line we do not support."""
+def installed_line() -> str:
+    """Of vLLM, as "0.32"."""
     import vllm
 
-    line = ".".join(vllm.__version__.split(".")[:2])
+    return ".".join(vllm.__version__.split(".")[:2])
+
+
+def _platforms() -> "Mapping[str, PlatformParts] | None":
+    """Our parts for the installed vLLM line, by device type; None for a line we do not support."""
+    line = installed_line()
     if line == "0.32":
         from vllm_eagle_pangu.compat import vllm_0_32
 

@@ -25,7 +25,6 @@ class Seam:
     """A name of vLLM's that a file of ours relies on.
 
     `owner`: "module", or "module:Class", or "module:function".
-    `used_in`: our file, below `vllm_eagle_pangu/`.
     `lines`: the lines of vLLM that have it.
     `platform`: vLLM's device type where only one needs it, else None. The source is one for all.
     """
@@ -33,7 +32,6 @@ class Seam:
     owner: str
     name: str
     kind: Kind
-    used_in: str
     lines: tuple[str, ...] = SUPPORTED
     platform: str | None = None
 

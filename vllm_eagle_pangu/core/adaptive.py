@@ -35,12 +35,8 @@ def best_count(chances: np.ndarray, batch: int, seconds: np.ndarray) -> int:
     `chances: [n]`, falling; `seconds: [n+1]`: of a step that verifies so many nodes. The largest of
     (tokens emitted) / (seconds), where each of `batch` requests emits one token beside its nodes.
     """
-    return int(np.argmax(rates(chances, batch, seconds)))
-
-
-def rates(chances: np.ndarray, batch: int, seconds: np.ndarray) -> np.ndarray:
-    """`[n+1]` tokens per second: see `best_count`."""
-    return (batch + np.concatenate(([0.0], chances.cumsum()))) / seconds
+    emitted = batch + np.concatenate(([0.0], chances.cumsum()))
+    return int(np.argmax(emitted / seconds))
 
 
 class AdaptiveShapes:

@@ -7,21 +7,9 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 
-__all__ = [
-    "CHILDREN",
-    "DRAWS",
-    "PADDING",
-    "STARTS_AT_ROOT",
-    "TOKENS",
-    "AcceptedPaths",
-    "check_paths",
-]
+__all__ = ["LENGTH", "AcceptedPaths", "check_paths", "path_invariants"]
 
-STARTS_AT_ROOT = "path: it starts at the root"
-CHILDREN = "path: each row is a child of the one before"
-PADDING = "path: beyond its length rows are 0 and the output is -1"
-TOKENS = "path: an accepted node's token is the one emitted"
-DRAWS = "path: each output token is the target's draw at its row"
+LENGTH = "path: its length is 0 to D"
 
 
 def check_paths(paths: AcceptedPaths, tree: TreeBatch, draws: torch.Tensor) -> None:
@@ -30,17 +18,46 @@ def check_paths(paths: AcceptedPaths, tree: TreeBatch, draws: torch.Tensor) -> N
     Raises:
         AssertionError: names the invariant that does not hold.
     """
-    place = index_range(paths.rows.shape[1], paths.rows.device)
-    used, node = place <= paths.length[:, None], place[1:] <= paths.length[:, None]
-    rows = paths.rows.clamp(0, tree.rows - 1)
-    above, below = rows[:, :-1], rows[:, 1:]
-    holds = {
-        STARTS_AT_ROOT: paths.rows[:, :1] == 0,
-        PADDING: used | ((paths.rows == 0) & (paths.output == -1)),
-        CHILDREN: ~node
-        | ((tree.parent.gather(1, below) == above) & tree.valid.gather(1, below) & (below > 0)),
-        TOKENS: ~node | (tree.tokens.gather(1, below) == paths.output[:, :-1]),
-        DRAWS: ~used | (draws.gather(1, rows) == paths.output),
-    }
-    for invariant, held in holds.items():
+    for invariant, held in path_invariants(paths, tree, draws).items():
         assert bool(held.all()), invariant
+
+
+def path_invariants(
+    paths: AcceptedPaths, tree: TreeBatch | None, draws: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """By name, which places of the paths keep the invariant: `[B, D+1] bool`. Any values are taken.
+
+    Those of `tree` and of `draws: [B, R] int64` are left out where that is None. A row that is no
+    node of the tree breaks only the invariant that says so.
+    """
+    rows, output, length = paths.rows, paths.output, paths.length[:, None]
+    place = index_range(rows.shape[1], rows.device)
+    used = place <= length
+    held = {
+        LENGTH: ((length >= 0) & (length < rows.shape[1])).expand_as(rows),
+        "path: it starts at the root": (place > 0) | (rows == 0),
+        "path: beyond its length rows are 0 and the output is -1": (
+            used | ((rows == 0) & (output == -1))
+        ),
+    }
+    if tree is not None:
+        node = used & (place > 0)
+        row = rows.clamp(0, tree.rows - 1)
+        in_tree = (rows == row) & (row > 0) & tree.valid.gather(1, row)
+        # What the place before has: its row, and the token that was emitted after it.
+        above, emitted = rows.roll(1, dims=1), output.roll(1, dims=1)
+        stranger = ~node | ~in_tree
+        held |= {
+            "path: its rows are nodes of the tree": ~node | in_tree,
+            "path: each row is a child of the one before": (
+                stranger | (tree.parent.gather(1, row) == above)
+            ),
+            "path: an accepted node's token is the one emitted": (
+                stranger | (tree.tokens.gather(1, row) == emitted)
+            ),
+        }
+    if draws is not None:
+        row = rows.clamp(0, draws.shape[1] - 1)
+        drawn = (rows == row) & (draws.gather(1, row) == output)
+        held["path: each output token is the target's draw at its row"] = ~used | drawn
+    return held

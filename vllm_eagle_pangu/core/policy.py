@@ -28,10 +28,6 @@ class StepReport:
     paths: AcceptedPaths | None
     seconds: Mapping[str, float]
 
-    def accepted(self) -> list[int]:
-        """`[T]`: nodes accepted of each tree. Waits for the device."""
-        return [] if self.paths is None else self.paths.length.tolist()
-
 
 class TreePolicy(Protocol):
     """Chooses shapes, none larger than the engine's configured one."""

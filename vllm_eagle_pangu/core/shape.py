@@ -22,11 +22,6 @@ class TreeShape:
         return self.nodes + 1
 
     @property
-    def path_rows(self) -> int:
-        """D + 1: the root and the longest path below it; also tokens emitted per step at most."""
-        return self.depth + 1
-
-    @property
     def capacity(self) -> int:
         """C: candidates drafted, W on the first level and W*W on each further one."""
         return self.width + (self.depth - 1) * self.width * self.width

@@ -2,7 +2,7 @@
 """A batch of draft trees as dense tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
@@ -13,6 +13,7 @@ from vllm_eagle_pangu.kernels.mask import ancestor_table, visible_rows
 from vllm_eagle_pangu.kernels.tree_build import Trees
 
 MASK = "tree: a row sees itself and its ancestors"
+_TENSORS = [field.name for field in fields(Trees)]
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,8 @@ class TreeBatch(Trees):
         assert trees
         rows = max(tree.rows for tree in trees)
         padded = [tree.padded(rows) for tree in trees]
-        fields = ("tokens", "parent", "depth", "valid", "visible", "score")
         return cls(
-            **{name: torch.cat([getattr(tree, name) for tree in padded]) for name in fields},
+            **{name: torch.cat([getattr(tree, name) for tree in padded]) for name in _TENSORS},
             max_depth=max(tree.max_depth for tree in trees),
         )
 
@@ -83,31 +83,13 @@ class TreeBatch(Trees):
         """`[B] int64`: valid nodes, the root not counted."""
         return self.valid.sum(dim=1) - 1
 
-    @cached_property
-    def ancestors(self) -> torch.Tensor:
-        """`[B, D+1, R] int64`: see `kernels.mask.ancestor_table`."""
-        return ancestor_table(self.parent, self.max_depth)
-
     def positions(self, prefix_len: torch.Tensor) -> torch.Tensor:
         """`[B, R] int64`: rotary positions behind `prefix_len: [B]` committed tokens."""
         return prefix_len[:, None] + self.depth
 
-    def additive_mask(self, dtype: torch.dtype) -> torch.Tensor:
-        """`[B, R, R]`: 0 where a row sees another, else -inf; fused ops add it to their scores."""
-        mask = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
-        return mask.masked_fill_(~self.visible, -torch.inf)
-
     def select(self, rows: torch.Tensor | slice) -> "TreeBatch":
         """The trees of requests `rows`: `[B'] int64`, in that order, or a slice of them."""
-        return TreeBatch(
-            tokens=self.tokens[rows],
-            parent=self.parent[rows],
-            depth=self.depth[rows],
-            valid=self.valid[rows],
-            visible=self.visible[rows],
-            score=self.score[rows],
-            max_depth=self.max_depth,
-        )
+        return replace(self, **{name: getattr(self, name)[rows] for name in _TENSORS})
 
     def ordered(self, order: torch.Tensor) -> "TreeBatch":
         """The same trees with their rows in another order.

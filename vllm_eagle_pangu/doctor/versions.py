@@ -36,12 +36,12 @@ def torch() -> Iterator[Finding]:
 
 
 def vllm() -> Iterator[Finding]:
-    """Its line, and whether it will load this plugin."""
+    """Its line, whether it will load this plugin, and whether it has what this plugin touches."""
     import vllm
     from vllm.plugins import DEFAULT_PLUGINS_GROUP, load_plugins_by_group
 
     lines = " and ".join(f"{line}.*" for line in compat.SUPPORTED)
-    if ".".join(vllm.__version__.split(".")[:2]) in compat.SUPPORTED:
+    if compat.installed_line() in compat.SUPPORTED:
         build = ", a CPU build" if needs.runs_on_cpu() else ""
         yield Finding("vllm", OK, f"{vllm.__version__}{build}, of a supported line")
     else:
@@ -53,6 +53,23 @@ def vllm() -> Iterator[Finding]:
     else:
         problem = f"vLLM does not load the entry point {METHOD} of {DEFAULT_PLUGINS_GROUP}"
         yield Finding("plugin", WRONG, problem, _mend_of_plugin())
+    yield names()
+
+
+def names() -> Finding:
+    """What vLLM lacks of what this plugin touches; an unsupported line is held to the newest."""
+    from vllm.platforms import current_platform
+
+    from vllm_eagle_pangu.compat.seams import SEAMS
+
+    installed = compat.installed_line()
+    line = installed if installed in compat.SUPPORTED else compat.SUPPORTED[-1]
+    here = (None, current_platform.device_type)
+    needed = [seam for seam in SEAMS if line in seam.lines and seam.platform in here]
+    lacking = [str(seam) for seam in needed if not seam.exists()]
+    if lacking:
+        return Finding("vllm names", WRONG, f"vLLM lacks {', '.join(lacking)}")
+    return Finding("vllm names", OK, f"vLLM has all {len(needed)} names that this plugin touches")
 
 
 def _mend_of_plugin() -> str:

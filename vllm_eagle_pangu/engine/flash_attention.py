@@ -1,36 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's FLASH_ATTN backend, with tree rows on top."""
 
-from typing import TYPE_CHECKING
-
-import torch
-from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.attention.backends.flash_attn import (
     FlashAttentionBackend,
     FlashAttentionImpl,
     FlashAttentionMetadataBuilder,
 )
 
-from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
-from vllm_eagle_pangu.engine.strided_pages import strided_page_views
-from vllm_eagle_pangu.kernels.tree_attention import PagedKV
-
-if TYPE_CHECKING:
-    from vllm.model_executor.layers.attention import Attention
+from vllm_eagle_pangu.engine.gpu_attention import GPUTreeAttentionMixin, GPUTreeBuilderMixin
 
 
-class TreeFlashAttentionMetadataBuilder(TreeBuilderMixin, FlashAttentionMetadataBuilder):
-    """A step's trees differ from the last one's: attention stays outside of CUDA graphs."""
-
-    _cudagraph_support = AttentionCGSupport.NEVER
+class TreeFlashAttentionMetadataBuilder(GPUTreeBuilderMixin, FlashAttentionMetadataBuilder):
+    """vLLM's metadata, and the step's trees."""
 
 
-class TreeFlashAttentionImpl(TreeAttentionMixin, FlashAttentionImpl):
+class TreeFlashAttentionImpl(GPUTreeAttentionMixin, FlashAttentionImpl):
     """vLLM's FlashAttention with tree rows."""
-
-    def page_views(self, layer: "Attention", kv_cache: torch.Tensor) -> PagedKV:
-        """See `strided_page_views`."""
-        return strided_page_views(kv_cache)
 
 
 class TreeFlashAttentionBackend(FlashAttentionBackend):

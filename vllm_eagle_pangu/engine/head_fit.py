@@ -4,8 +4,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import safe_open
+
 from vllm_eagle_pangu.config import TreeConfig, refusal
-from vllm_eagle_pangu.engine.checkpoint_header import tensor_shapes
 from vllm_eagle_pangu.engine.head_layers import check_layer_weights, check_layers
 from vllm_eagle_pangu.engine.head_length import warn_of_short_head
 
@@ -137,7 +138,7 @@ def _check_weights(
     folder: Path, head: "PretrainedConfig", target: "ModelConfig", taps: int
 ) -> None:
     """Compare a local head's tensors with its config; heads on the hub are checked by vLLM."""
-    shapes = {name.removeprefix("model."): shape for name, shape in tensor_shapes(folder).items()}
+    shapes = _tensor_shapes(folder)
     if not shapes:
         return
     _check_fc(folder, shapes, head, target.get_hidden_size() * taps)
@@ -151,6 +152,16 @@ def _check_weights(
             f"whose hidden size is {target.get_hidden_size()}",
             _TRAINED,
         )
+
+
+def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """By name, without "model." in front, over all `*.safetensors`; empty where there are none."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                shapes[name.removeprefix("model.")] = tuple(file.get_slice(name).get_shape())
+    return shapes
 
 
 def _check_fc(

@@ -7,7 +7,7 @@ vLLM's own weights and kernels; every other head goes through its `forward`.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch.nn.functional import embedding
@@ -15,6 +15,7 @@ from vllm import _custom_ops as ops
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
+from vllm_eagle_pangu.step.head import States
 from vllm_eagle_pangu.step.rows import TreeRows
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from vllm.model_executor.layers.layernorm import RMSNorm
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.v1.attention.backend import AttentionMetadata
-
-States = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,22 @@ class TreeOnlyMetadata:
     tree: TreeRows
 
 
-class Pass(Protocol):
-    """Runs the head over n rows."""
+def head_pass(model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]) -> "Pass":
+    """The fastest pass that runs this head."""
+    if _is_plain_llama(model):
+        return HeadPass(model, vllm_config, layer_names)
+    return Pass(model, vllm_config, layer_names)
+
+
+class Pass:
+    """Runs any head over n rows, through its own `forward`."""
+
+    def __init__(
+        self, model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]
+    ) -> None:
+        self.model = model
+        self.vllm_config = vllm_config
+        self.layer_names = layer_names
 
     def __call__(
         self,
@@ -49,39 +62,6 @@ class Pass(Protocol):
         slots: torch.Tensor | None,
     ) -> States:
         """States for the logits and for the next pass, `[n, H]` each."""
-        ...
-
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """`[n, V_d]` logits over the draft vocabulary."""
-        ...
-
-
-def head_pass(model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]) -> Pass:
-    """The fastest pass that runs this head."""
-    if _is_plain_llama(model):
-        return HeadPass(model)
-    return ModulePass(model, vllm_config, layer_names)
-
-
-class ModulePass:
-    """Any head, through its own `forward`."""
-
-    def __init__(
-        self, model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]
-    ) -> None:
-        self.model = model
-        self.vllm_config = vllm_config
-        self.layer_names = layer_names
-
-    def __call__(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        hidden: torch.Tensor,
-        metadata: "AttentionMetadata | TreeOnlyMetadata",
-        slots: torch.Tensor | None,
-    ) -> States:
-        """See `Pass`."""
         with set_forward_context(
             dict.fromkeys(self.layer_names, metadata),
             self.vllm_config,
@@ -96,18 +76,20 @@ class ModulePass:
             )
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """See `Pass`."""
+        """`[n, V_d]` logits over the draft vocabulary."""
         return self.model.logits_processor(self.model.lm_head, states)
 
 
-class HeadPass:
+class HeadPass(Pass):
     """A one-layer Llama head on CPU, operator by operator.
 
     Source of the mathematics: vllm/model_executor/models/llama_eagle3.py.
     """
 
-    def __init__(self, model: Eagle3LlamaForCausalLM) -> None:
-        self.model = model
+    def __init__(
+        self, model: Eagle3LlamaForCausalLM, vllm_config: "VllmConfig", layer_names: list[str]
+    ) -> None:
+        super().__init__(model, vllm_config, layer_names)
         inner = model.model
         (layer,) = inner.layers
         self.embedding = inner.embed_tokens.weight
@@ -116,7 +98,6 @@ class HeadPass:
         self.norm_before_residual = bool(getattr(inner.config, "norm_before_residual", False))
         rotary = self.attention.rotary_emb
         self.rope = (rotary.head_size, rotary.cos_sin_cache, rotary.is_neox_style)
-        self.lm_head, self.logits_of = model.lm_head, model.logits_processor
 
     def __call__(
         self,
@@ -162,10 +143,6 @@ class HeadPass:
         output = x.new_empty(query.shape)
         layer.impl.forward(layer, query, key, value, layer.kv_cache, metadata, output)
         return output.view(rows, -1)
-
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """See `Pass`."""
-        return self.logits_of(self.lm_head, states)
 
 
 def _is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:

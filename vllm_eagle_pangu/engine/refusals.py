@@ -82,11 +82,7 @@ _ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
         "the next tree starts from tokens that the last step accepted",
         "remove --async-scheduling",
     ),
-    "worker_cls": (
-        ("auto",),
-        "the method brings its own worker",
-        "remove worker_cls",
-    ),
+    "worker_cls": (("auto",), "the method brings its own worker", "remove worker_cls"),
     "scheduler_cls": (
         (None,),
         "the method brings its own scheduler, in which trees give way to other requests",

@@ -22,11 +22,7 @@ Value = TypeVar("Value")
 
 _PENALTIES = ("frequency_penalties", "presence_penalties", "repetition_penalties")
 # Of vLLM's input batch: the ids of the requests that have one.
-_PENALISED = (
-    "frequency_penalties_reqs",
-    "presence_penalties_reqs",
-    "repetition_penalties_reqs",
-)
+_PENALISED = ("frequency_penalties_reqs", "presence_penalties_reqs", "repetition_penalties_reqs")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ our kernels is the batch's size and nothing else that a request could change.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,19 +20,11 @@ from vllm_eagle_pangu.step.extend import Extended, extension_of
 from vllm_eagle_pangu.step.grow import grow_shape
 from vllm_eagle_pangu.step.head import Limits
 from vllm_eagle_pangu.step.place import PendingTree, Placed, ScheduledTree, place
-from vllm_eagle_pangu.step.rows import TreeRows
 from vllm_eagle_pangu.step.verify import verify_rows
 from vllm_eagle_pangu.step.view import BatchView
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
-
-
-@dataclass
-class _Metadata:
-    """What a layer's tree attention reads of vLLM's metadata."""
-
-    tree: TreeRows | None = None
 
 
 @torch.inference_mode()
@@ -111,7 +103,8 @@ def _view(runner: "TreeRunnerMixin", batch: int, rows: int) -> BatchView:
 
 def _verify(runner: "TreeRunnerMixin", placed: Placed) -> None:
     """Attend the trees in each of the target's layers."""
-    metadata = {layer.layer_name: _Metadata() for _, layer in runner.pages.layers}
+    # All that a layer's tree attention reads of vLLM's metadata is `tree`, which is attached.
+    metadata = {layer.layer_name: SimpleNamespace() for _, layer in runner.pages.layers}
     runner.pages.attach(metadata, verify_rows(placed))
     rows = placed.view.token_ids.shape[0]
     for _, layer in runner.pages.layers:

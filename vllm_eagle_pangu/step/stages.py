@@ -14,16 +14,7 @@ if TYPE_CHECKING:
 # `prepare`: vLLM's batch; `verify`: the target's forward and logits; `draw`: vLLM's sampler;
 # `other`: the rest of vLLM's step; `between`: no step runs.
 Stage = Literal[
-    "between",
-    "prepare",
-    "place",
-    "verify",
-    "draw",
-    "accept",
-    "commit",
-    "extend",
-    "grow",
-    "other",
+    "between", "prepare", "place", "verify", "draw", "accept", "commit", "extend", "grow", "other"
 ]
 
 # What stages give: `place`, `accept`, `commit` and `grow`, in this order.

@@ -4,6 +4,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from vllm_eagle_pangu.kernels.kv_commit.reference import ONCE
 from vllm_eagle_pangu.tracing.dumped import DumpedCache, DumpedRequest, Finding
 
 ROOT = "cache: the root is the token at position t"
@@ -11,8 +12,6 @@ LINEAR = "cache: linear slots are those of the positions from t on"
 ACCEPTED = "commit: the i-th accepted row takes the slot of position t + i"
 REJECTED = "commit: every other row has slot -1"
 BLOCKS = "commit: slots lie in the request's own blocks"
-# As `kv_commit.assert_written_once` has it.
-ONCE = "commit: a slot is written twice"
 
 
 def check_cache(request: DumpedRequest) -> Iterator[Finding]:

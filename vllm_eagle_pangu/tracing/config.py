@@ -4,7 +4,6 @@
 import hashlib
 from dataclasses import dataclass
 
-from vllm_eagle_pangu import env
 from vllm_eagle_pangu.config import DEFAULT_MAX_BYTES
 
 
@@ -25,16 +24,3 @@ class TraceConfig:
             return True
         digest = hashlib.blake2b(request.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self.sample_rate * 2**64
-
-
-def chosen_trace(
-    trace_dir: str | None = None,
-    sample_rate: float = 1.0,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-) -> TraceConfig | None:
-    """What the user's keys and EAGLE_PANGU_TRACE_DIR ask for; the environment wins.
-
-    None where neither asks for traces.
-    """
-    directory = env.trace_dir() or trace_dir
-    return None if directory is None else TraceConfig(directory, sample_rate, max_bytes)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.tracing.schema import check_schema, parse_object
 
@@ -96,6 +97,11 @@ class DumpedPath:
         """The accepted rows, root first, as far as there are that many."""
         return self.rows[: self.length + 1]
 
+    def batch(self) -> AcceptedPaths:
+        """The same as a batch of one."""
+        rows, length, output = map(torch.tensor, ([self.rows], [self.length], [self.output]))
+        return AcceptedPaths(rows, length, output)
+
 
 @dataclass(frozen=True)
 class DumpedCache:
@@ -174,7 +180,7 @@ def _request(record: Mapping[str, Any]) -> DumpedRequest:
     return DumpedRequest(
         **known,
         tree=None if record["tree"] is None else _tree(record["tree"]),
-        path=None if record["path"] is None else DumpedPath(**record["path"]),
+        path=None if record["path"] is None else _path(record["path"]),
         caches=[DumpedCache(**cache) for cache in record["caches"]],
     )
 
@@ -205,6 +211,13 @@ def _tree(record: Mapping[str, Any]) -> DumpedTree:
         raise ValueError("a tree's tokens, parents and depths are not whole numbers")
     tree.batch()
     return tree
+
+
+def _path(record: Mapping[str, Any]) -> DumpedPath:
+    path = DumpedPath(**record)
+    if {type(value) for value in (*path.rows, *path.output, path.length)} != {int}:
+        raise ValueError("a path's rows, length and output are not whole numbers")
+    return path
 
 
 def _no_dump(path: Path, problem: str) -> ValueError:

@@ -4,21 +4,18 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.tracing.schema import SCHEMA
-
-if TYPE_CHECKING:
-    import torch
 
 
 class StepEntry(NamedTuple):
     """What the engine hands over of a step of T trees: references, nothing computed.
 
-    `requests: [T]` ids; `prefix_len: [T]` committed tokens; `shape`: of all trees or of each.
-    `tokens`, `parent`, `score`, `valid: [T, R]` as in `TreeBatch`.
-    `path_rows`, `path_output: [T, D+1]` and `path_length: [T]` as in `AcceptedPaths`.
+    `requests: [T]` ids; `prefix_len: [T]` committed tokens; `shapes: [T]`, as drafted.
     `stage_us`: microseconds by stage, of the whole batch.
     """
 
@@ -26,15 +23,10 @@ class StepEntry(NamedTuple):
     step: int
     batch_size: int
     requests: Sequence[str]
-    prefix_len: "torch.Tensor | Sequence[int]"
-    shape: TreeShape | Sequence[TreeShape]
-    tokens: "torch.Tensor"
-    parent: "torch.Tensor"
-    score: "torch.Tensor"
-    valid: "torch.Tensor"
-    path_rows: "torch.Tensor"
-    path_length: "torch.Tensor"
-    path_output: "torch.Tensor"
+    prefix_len: Sequence[int]
+    shapes: Sequence[TreeShape]
+    tree: TreeBatch
+    paths: AcceptedPaths
     stage_us: Mapping[str, float]
 
 
@@ -53,19 +45,18 @@ def step_lines(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[StepL
     The text is put together by hand: the encoder takes twice as long, and holds the GIL.
     """
     stage_us = compact({name: round(value, 1) for name, value in entry.stage_us.items()})
-    prefix_len, shape = _listed(entry.prefix_len), entry.shape
-    shapes = [shape] * len(prefix_len) if isinstance(shape, TreeShape) else shape
-    tokens, parents, scores = entry.tokens.tolist(), entry.parent.tolist(), entry.score.tolist()
-    valid, lengths = entry.valid.tolist(), entry.path_length.tolist()
-    path_rows, output = entry.path_rows.tolist(), entry.path_output.tolist()
+    trees, paths = entry.tree, entry.paths
+    tokens, parents, scores = trees.tokens.tolist(), trees.parent.tolist(), trees.score.tolist()
+    valid, lengths = trees.valid.tolist(), paths.length.tolist()
+    path_rows, output = paths.rows.tolist(), paths.output.tolist()
     for tree, request in enumerate(entry.requests):
         if not wants(request):
             continue
-        rows, emitted, shape = sum(valid[tree]), lengths[tree] + 1, shapes[tree]
+        rows, emitted, shape = sum(valid[tree]), lengths[tree] + 1, entry.shapes[tree]
         text = (
             f'{{"schema":{SCHEMA},"kind":"step","step":{entry.step},"request":{compact(request)},'
             f'"time_us":{entry.time_us},"batch_size":{entry.batch_size},'
-            f'"prefix_tokens":{prefix_len[tree]},'
+            f'"prefix_tokens":{entry.prefix_len[tree]},'
             f'"shape":{{"width":{shape.width},"depth":{shape.depth},"nodes":{shape.nodes}}},'
             f'"tokens":{_integers(tokens[tree][:rows])},'
             f'"parents":{_integers(parents[tree][:rows])},'
@@ -94,7 +85,3 @@ def _scores(values: list[float]) -> str:
     if not math.isfinite(sum(values)):
         return compact(values)
     return "[" + ("%.4f," * len(values) % tuple(values))[:-1] + "]"
-
-
-def _listed(values: "torch.Tensor | Sequence[int]") -> list[int]:
-    return list(values) if isinstance(values, Sequence) else values.tolist()

@@ -26,8 +26,6 @@ from vllm_eagle_pangu.tracing.schema import DUMPS, MANIFEST
 from vllm_eagle_pangu.tracing.totals import RequestTotals
 
 if TYPE_CHECKING:
-    import torch
-
     from vllm_eagle_pangu.tracing.dump import FailedStep
 
 logger = logging.getLogger(__name__)
@@ -109,38 +107,25 @@ class TraceWriter:
         tree: TreeBatch,
         paths: AcceptedPaths,
         # [T] committed tokens before each root
-        prefix_len: "torch.Tensor | Sequence[int]",
-        shape: TreeShape | Sequence[TreeShape],
+        prefix_len: Sequence[int],
+        shapes: Sequence[TreeShape],
         batch_size: int,
         stage_us: Mapping[str, float],
     ) -> None:
         """Trace a step of T trees, `requests[i]` being the id of tree i; microseconds, no waiting.
 
-        `shape`: of all trees or of each; `batch_size`: requests in the step, with and without a
+        `shapes: [T]`, as drafted; `batch_size`: requests in the step, with and without a
         tree; `stage_us`: stage times of the whole batch, each name ending in `_us`.
 
         Everything is kept by reference until it is written: nothing handed over may be written to
         afterwards, and tensors are on the CPU.
         """
-        tokens = tree.tokens
-        assert tokens.device.type == "cpu" and len(requests) == tokens.shape[0], tokens.device
+        assert tree.tokens.is_cpu and len(requests) == tree.batch_size, tree.tokens.device
+        now = self.now_us()
         entry = StepEntry(
-            self.now_us(),
-            step,
-            batch_size,
-            requests,
-            prefix_len,
-            shape,
-            tokens,
-            tree.parent,
-            tree.score,
-            tree.valid,
-            paths.rows,
-            paths.length,
-            paths.output,
-            stage_us,
+            now, step, batch_size, requests, prefix_len, shapes, tree, paths, stage_us
         )
-        self._put(entry, tokens.numel() + ENTRY_ROWS)
+        self._put(entry, tree.tokens.numel() + ENTRY_ROWS)
 
     def request_ended(
         self,
@@ -203,7 +188,7 @@ class TraceWriter:
                 if not self._failed:
                     logger.warning("traces: a step could not be written", exc_info=True)
                 self._failed += self._lines_of(entry)
-                rows = entry.tokens.numel() if isinstance(entry, StepEntry) else 0
+                rows = entry.tree.tokens.numel() if isinstance(entry, StepEntry) else 0
             self._rows_out += rows + ENTRY_ROWS
         self._lines.flush()
 
@@ -211,7 +196,7 @@ class TraceWriter:
         """Add the lines of `entry`; returns its tree rows."""
         if isinstance(entry, StepEntry):
             self._write_step(entry)
-            return entry.tokens.numel()
+            return entry.tree.tokens.numel()
         if isinstance(entry, _Started):
             self._totals[entry.request] = RequestTotals(entry.time_us)
             return 0
