@@ -10,16 +10,11 @@ from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.files import facts, write_json
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.prompts import read_texts
+from vllm_eagle_pangu.measure.server import server_environment
 
 # Read when vLLM is imported, which nobody has done yet.
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "2",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
-os.environ.update({**ENVIRONMENT, **os.environ})
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_LOGGING_LEVEL": "ERROR"}
+os.environ.update({**server_environment(), **ENVIRONMENT, **os.environ})
 PAIR = pair.find()
 SHAPES = {"chain": (1, 5, 5), "narrow": (2, 3, 6), "default": (4, 5, 16), "wide": (8, 6, 48)}
 
