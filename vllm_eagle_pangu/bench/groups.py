@@ -46,9 +46,6 @@ class Group:
         """Whether this is the group of that name, or a part of it."""
         return self.name == name or self.name.startswith(f"{name}-")
 
-    def of(self, prompts: tuple[Prompt, ...]) -> Group:
-        return replace(self, prompts=prompts)
-
     def cut(self, engines: int) -> list[Group]:
         """Parts of at most `engines` methods, each with its own plain decoding to compare with."""
         if len(self.methods) <= engines:

@@ -54,7 +54,7 @@ class Concurrency(Experiment):
         }
         if not missing:
             return
-        session.free_engines()
+        session.end_engines()
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             dataset = Path(folder) / "prompts.json"
