@@ -19,22 +19,11 @@ PAIR = pair.find()
 SHAPES = {"chain": (1, 5, 5), "narrow": (2, 3, 6), "default": (4, 5, 16), "wide": (8, 6, 48)}
 
 
-def engine(
-    method: Method,
-    target: Path = PAIR.target,
-    head: Path = PAIR.draft,
-    trace_dir: str | None = None,
-    **arguments: Any,
-) -> Engine:
-    defaults = {
-        "dtype": "float32",
-        "enforce_eager": True,
-        "max_model_len": 1152,
-        "max_num_seqs": 16,
-        "max_num_batched_tokens": 512,
-    }
-    speculative = method.speculative_config(str(head), trace_dir)
-    return Engine(str(target), speculative, **{**defaults, **arguments})
+def engine(method: Method, trace_dir: str | None = None, **arguments: Any) -> Engine:
+    defaults = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1152}
+    defaults |= {"max_num_seqs": 16, "max_num_batched_tokens": 512}
+    speculative = method.speculative_config(str(PAIR.draft), trace_dir)
+    return Engine(str(PAIR.target), speculative, **{**defaults, **arguments})
 
 
 def heldout_prompts() -> list[list[int]]:

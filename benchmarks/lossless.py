@@ -60,12 +60,7 @@ def main() -> int:
         )
     print(f"Rounding: {rounding}.")
     print(f"{len(found)} outputs differ, {len(wrong)} of them by more than rounding")
-    results = {
-        "rows": rows,
-        "rounding": vars(rounding),
-        "differences": found,
-        "prompts": lengths,
-    }
+    results = {"rows": rows, "rounding": vars(rounding), "differences": found, "prompts": lengths}
     print(save(f"lossless-{args.dtype}", results))
     return 1 if wrong or (found and args.dtype == "float32") else 0
 
@@ -95,17 +90,9 @@ def _judged(
     found = []
     for (shape, batch, index, output), its_rows in zip(differing, rows, strict=True):
         judged = ties.judge(plain[index], output, its_rows, rounding.bound)
-        found.append(
-            {
-                "shape": shape,
-                "batch": batch,
-                "prompt": index,
-                "position": judged.position,
-                "gap": judged.gaps[judged.position],
-                "largest_gap": max(judged.gaps),
-                "wrong": judged.wrong,
-            }
-        )
+        gaps = {"gap": judged.gaps[judged.position], "largest_gap": max(judged.gaps)}
+        where = {"shape": shape, "batch": batch, "prompt": index, "position": judged.position}
+        found.append({**where, **gaps, "wrong": judged.wrong})
     return rounding, found
 
 

@@ -21,10 +21,7 @@ from vllm_eagle_pangu.training.head import EagleHead, HeadShape
 from vllm_eagle_pangu.training.head_checkpoint import save_head
 
 # Millions of weights to (hidden, layers, heads, KV heads, intermediate, vocabulary).
-SIZES = {
-    30: (512, 8, 8, 2, 1408, 8192),
-    300: (1024, 16, 16, 4, 3072, 32768),
-}
+SIZES = {30: (512, 8, 8, 2, 1408, 8192), 300: (1024, 16, 16, 4, 3072, 32768)}
 
 
 def main() -> None:

@@ -65,10 +65,8 @@ def write_dataset(texts: Sequence[str], path: Path) -> None:
 
     The second turn is there because the reader wants one; the answer's length is given apart.
     """
-    talks = [
-        {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "-"}]}
-        for text in texts
-    ]
+    answer = {"from": "gpt", "value": "-"}
+    talks = [{"conversations": [{"from": "human", "value": text}, answer]} for text in texts]
     path.write_text(json.dumps(talks), encoding="utf-8")
 
 

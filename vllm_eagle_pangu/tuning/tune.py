@@ -98,12 +98,9 @@ def _record(engines: Engines, prompts: Sequence[Prompt], outcome: Outcome, say: 
     outcome.positions = recording.positions
     chain = recording.tau(TreeShape(1, 1, 1))
     if chain is None:
-        raise refusal(
-            "--prompts",
-            settings.prompts,
-            "the target ends every completion at once",
-            "give prompts that it has something to say to",
-        )
+        mend = "give prompts that it has something to say to"
+        why = "the target ends every completion at once"
+        raise refusal("--prompts", settings.prompts, why, mend)
     say(f"{recording.positions} tokens recorded; one draft a step gives tau {chain:.2f}")
     return recording
 

@@ -62,12 +62,10 @@ class Concurrency(Experiment):
             write_dataset([talk.text(prompt) for prompt in self.bench.prompts], dataset)
             place, config = self.bench.place, self.bench.config
             servers = {
-                method: bench_server(method, place.target, place.head, config)
+                method: stack.enter_context(bench_server(method, place.target, place.head, config))
                 for method in methods
                 if method in missing
             }
-            for server in servers.values():
-                stack.enter_context(server)
             for server in servers.values():
                 server.wait()
             self._measure_all(session, servers, dataset)
@@ -128,11 +126,7 @@ def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Reco
 
 
 def _conclusions(rows: list[Row]) -> list[str]:
-    methods = dict.fromkeys(row["method"] for row in rows if row["method"] != PLAIN.name)
-    return [
-        sentence
-        for method in methods
-        for sentence in pays_until(
-            method, [r for r in rows if r["method"] == method], "concurrency"
-        )
-    ]
+    found = []
+    for method in dict.fromkeys(row["method"] for row in rows if row["method"] != PLAIN.name):
+        found += pays_until(method, [r for r in rows if r["method"] == method], "concurrency")
+    return found
