@@ -45,11 +45,8 @@ def main() -> int:
             different = [i for i, out in enumerate(outputs) if out != plain[i]]
             differing += [(name, batch, i, outputs[i]) for i in different]
             rows.append({"shape": name, "batch": batch, "identical": len(prompts) - len(different)})
-            print(
-                f"{name:>8} {SHAPES[name]} batch {batch:>2}: "
-                f"{rows[-1]['identical']}/{len(prompts)} identical",
-                flush=True,
-            )
+            same = f"{rows[-1]['identical']}/{len(prompts)} identical"
+            print(f"{name:>8} {SHAPES[name]} batch {batch:>2}: {same}", flush=True)
 
     rounding, found = _judged(args, prompts, plain, differing)
     wrong = [one for one in found if one["wrong"] is not None]

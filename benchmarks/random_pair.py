@@ -35,14 +35,13 @@ def main() -> None:
 def write_random_pair(folder: Path, millions: int) -> None:
     hidden, layers, heads, kv_heads, intermediate, vocab = SIZES[millions]
     torch.manual_seed(0)
+    shared = {"hidden_size": hidden, "head_dim": hidden // heads, "vocab_size": vocab}
+    shared["intermediate_size"] = intermediate
     config = LlamaConfig(
-        hidden_size=hidden,
+        **shared,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=hidden // heads,
-        intermediate_size=intermediate,
-        vocab_size=vocab,
         max_position_embeddings=4096,
         attention_bias=True,
         tie_word_embeddings=False,
@@ -52,13 +51,10 @@ def write_random_pair(folder: Path, millions: int) -> None:
     for file in pair.find().target.glob("tokenizer*.json"):
         shutil.copy(file, folder / "target")
     shape = HeadShape(
-        hidden_size=hidden,
+        **shared,
         target_hidden_size=hidden,
-        intermediate_size=intermediate,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=hidden // heads,
-        vocab_size=vocab,
         draft_vocab_size=vocab // 2,
         taps=(2, layers // 2, layers - 3),
         rope_theta=10000.0,

@@ -62,10 +62,8 @@ def _colors(rows: list[Row]) -> list[str]:
 
 
 def _errors(rows: list[Row]) -> list[list[float]]:
-    return [
-        [row["speedup"] - row["speedup_min"] for row in rows],
-        [row["speedup_max"] - row["speedup"] for row in rows],
-    ]
+    below = [row["speedup"] - row["speedup_min"] for row in rows]
+    return [below, [row["speedup_max"] - row["speedup"] for row in rows]]
 
 
 def _bars(axes: Any, result: Result, label: str) -> bool:

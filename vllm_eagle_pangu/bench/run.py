@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench, Experiment
@@ -36,6 +34,7 @@ from vllm_eagle_pangu.measure.prompts import (
     read_prompts,
     select,
 )
+from vllm_eagle_pangu.measure.server import ended_by_sigterm
 
 # In the order of measuring: E6 and E7 run on the engines that E1 has loaded.
 EXPERIMENTS: tuple[type[Experiment], ...] = (
@@ -63,9 +62,8 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
     for experiment in experiments:
         groups = experiment.groups()
         bench.parts[experiment.key] = [p for group in groups for p in group.cut(config.hosts)]
-    signal.signal(signal.SIGTERM, _leave)
     session = Session(config, place, rank, bench.conversations)
-    with Marker(place.out, rank) as marker, closing(session):
+    with ended_by_sigterm(), Marker(place.out, rank) as marker, closing(session):
         try:
             for experiment in experiments:
                 for part in bench.parts[experiment.key]:
@@ -149,11 +147,6 @@ def _claim(out: Path, config: BenchConfig, rank: Rank, resume: bool) -> None:
         raise refusal("--resume", str(out), "its records are of another configuration", mend)
     if rank.rank == 0:
         write_json({"digest": config.digest(), "config": asdict(config)}, note)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def _conclude(bench: Bench, experiments: list[Experiment], missing: dict[int, list[str]]) -> int:

@@ -35,9 +35,6 @@ class Place:
     head: Path
     out: Path
 
-    def traces(self, rank: int, method: str) -> Path:
-        return self.out / "traces" / f"rank-{rank}" / method
-
 
 class Session:
     """The engines and the records of one rank."""
@@ -104,10 +101,9 @@ class Session:
         return group.traced and method.kind == "tree"
 
     def _speculative(self, group: Group, method: Method) -> dict[str, Any] | None:
-        traces = self.place.traces(self.rank.rank, method.name)
-        return method.speculative_config(
-            str(self.place.head), str(traces) if group.traced else None
-        )
+        traces = self.place.out / "traces" / f"rank-{self.rank.rank}" / method.name
+        folder = str(traces) if group.traced else None
+        return method.speculative_config(str(self.place.head), folder)
 
     def _measure_block(
         self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int

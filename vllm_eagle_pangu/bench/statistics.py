@@ -61,13 +61,10 @@ def speedups_by_repeat(runs: Runs, plain: Runs) -> list[float]:
 def speedups_by_prompt(runs: Runs, plain: Runs) -> list[float]:
     """Per prompt and turn, the median over the repeats of the ratio to plain decoding."""
     ratios = []
-    for place, repeats in runs.items():
-        pairs = [
-            _rate([record]) / _rate([plain[place][repeat]])
-            for repeat, record in repeats.items()
-            if repeat in plain.get(place, {})
-        ]
-        if pairs:
+    for place, mine in runs.items():
+        both = mine.keys() & plain.get(place, {}).keys()
+        if both:
+            pairs = (_rate([mine[repeat]]) / _rate([plain[place][repeat]]) for repeat in both)
             ratios.append(statistics.median(pairs))
     return ratios
 

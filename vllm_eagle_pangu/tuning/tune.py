@@ -113,9 +113,8 @@ def _cost(engines: Engines, prompts: Sequence[Prompt], batch: int, say: Say) -> 
         empty = Probes.empty(batch, grid.WIDTHS, DEPTHS, budgets)
         probes = probe(engine, prompts, empty, settings.tokens, settings.temperature)
     steps = sum(map(len, probes.verify_ms.values()))
-    say(
-        f"batch {batch}: {steps} steps of {len(probes.draft_ms)} growths and {len(budgets)} budgets"
-    )
+    cells = f"{len(probes.draft_ms)} growths and {len(budgets)} budgets"
+    say(f"batch {batch}: {steps} steps of {cells}")
     return StepCost.fitted(probes, grid.DEPTH)
 
 

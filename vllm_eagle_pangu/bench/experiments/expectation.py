@@ -52,10 +52,8 @@ class Expectation(Experiment):
 
     def _row(self, records: list[Record], method: Method, mine: Runs, plain: Runs) -> Row:
         figures, base = summary(mine, plain), summary(plain, {})
-        sums = {
-            name: sum(record[name] for record in answers(mine))
-            for name in ("accepted", "drafts", "full_drafts")
-        }
+        counts = ("accepted", "drafts", "full_drafts")
+        sums = {name: sum(record[name] for record in answers(mine)) for name in counts}
         alpha = acceptance_rate(**sums) if method.kind != "tree" else None
         tokens = figures["tau"] if alpha is None else expected_tokens(alpha, method.nodes)
         forward = _median(mine, "forward_ms")
