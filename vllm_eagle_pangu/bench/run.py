@@ -97,8 +97,11 @@ def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
     tokenizer = AutoTokenizer.from_pretrained(place.target)
     conversations = Conversations(tokenizer, config.prompts.chat)
     source, path = config.prompts.source, config.prompts.path
-    own = packaged_humaneval if source == "humaneval" else lambda: pair.find().prompts
-    prompts = read_prompts(source, own() if path is None else Path(path))
+    if path is not None:
+        file = Path(path)
+    else:
+        file = packaged_humaneval() if source == "humaneval" else pair.find().prompts
+    prompts = read_prompts(source, file)
 
     def length(prompt: Prompt) -> int:
         return len(conversations.ids(prompt))
