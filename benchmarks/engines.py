@@ -10,36 +10,20 @@ from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.files import facts, write_json
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.prompts import read_texts
+from vllm_eagle_pangu.measure.server import server_environment
 
 # Read when vLLM is imported, which nobody has done yet.
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "2",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
-os.environ.update({**ENVIRONMENT, **os.environ})
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_LOGGING_LEVEL": "ERROR"}
+os.environ.update({**server_environment(), **ENVIRONMENT, **os.environ})
 PAIR = pair.find()
 SHAPES = {"chain": (1, 5, 5), "narrow": (2, 3, 6), "default": (4, 5, 16), "wide": (8, 6, 48)}
 
 
-def engine(
-    method: Method,
-    target: Path = PAIR.target,
-    head: Path = PAIR.draft,
-    trace_dir: str | None = None,
-    **arguments: Any,
-) -> Engine:
-    defaults = {
-        "dtype": "float32",
-        "enforce_eager": True,
-        "max_model_len": 1152,
-        "max_num_seqs": 16,
-        "max_num_batched_tokens": 512,
-    }
-    speculative = method.speculative_config(str(head), trace_dir)
-    return Engine(str(target), speculative, **{**defaults, **arguments})
+def engine(method: Method, trace_dir: str | None = None, **arguments: Any) -> Engine:
+    defaults = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1152}
+    defaults |= {"max_num_seqs": 16, "max_num_batched_tokens": 512}
+    speculative = method.speculative_config(str(PAIR.draft), trace_dir)
+    return Engine(str(PAIR.target), speculative, **{**defaults, **arguments})
 
 
 def heldout_prompts() -> list[list[int]]:

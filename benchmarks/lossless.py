@@ -45,11 +45,8 @@ def main() -> int:
             different = [i for i, out in enumerate(outputs) if out != plain[i]]
             differing += [(name, batch, i, outputs[i]) for i in different]
             rows.append({"shape": name, "batch": batch, "identical": len(prompts) - len(different)})
-            print(
-                f"{name:>8} {SHAPES[name]} batch {batch:>2}: "
-                f"{rows[-1]['identical']}/{len(prompts)} identical",
-                flush=True,
-            )
+            same = f"{rows[-1]['identical']}/{len(prompts)} identical"
+            print(f"{name:>8} {SHAPES[name]} batch {batch:>2}: {same}", flush=True)
 
     rounding, found = _judged(args, prompts, plain, differing)
     wrong = [one for one in found if one["wrong"] is not None]
@@ -60,12 +57,7 @@ def main() -> int:
         )
     print(f"Rounding: {rounding}.")
     print(f"{len(found)} outputs differ, {len(wrong)} of them by more than rounding")
-    results = {
-        "rows": rows,
-        "rounding": vars(rounding),
-        "differences": found,
-        "prompts": lengths,
-    }
+    results = {"rows": rows, "rounding": vars(rounding), "differences": found, "prompts": lengths}
     print(save(f"lossless-{args.dtype}", results))
     return 1 if wrong or (found and args.dtype == "float32") else 0
 
@@ -95,17 +87,9 @@ def _judged(
     found = []
     for (shape, batch, index, output), its_rows in zip(differing, rows, strict=True):
         judged = ties.judge(plain[index], output, its_rows, rounding.bound)
-        found.append(
-            {
-                "shape": shape,
-                "batch": batch,
-                "prompt": index,
-                "position": judged.position,
-                "gap": judged.gaps[judged.position],
-                "largest_gap": max(judged.gaps),
-                "wrong": judged.wrong,
-            }
-        )
+        gaps = {"gap": judged.gaps[judged.position], "largest_gap": max(judged.gaps)}
+        where = {"shape": shape, "batch": batch, "prompt": index, "position": judged.position}
+        found.append({**where, **gaps, "wrong": judged.wrong})
     return rounding, found
 
 

@@ -4,77 +4,55 @@
     python benchmarks/record_tree.py docs/tree.json
     python -m vllm_eagle_pangu.demo.picture docs/tree.json docs/tree.svg
 
-Takes, among the steps of some held-out prompts, one with a long accepted path that leaves the
-drafter's first choice at least once: what a chain would have missed.
+Takes, among the traced steps of some held-out prompts, one with a long accepted path that leaves
+the drafter's first choice at least once: what a chain would have missed.
 """
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from engines import PAIR, engine, heldout_prompts
-from transformers import AutoTokenizer
+from engines import PAIR, SHAPES, engine, heldout_prompts
 
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.measure.method import tree
-from vllm_eagle_pangu.step.accept import Accepted
-from vllm_eagle_pangu.step.stages import Observer
+from vllm_eagle_pangu.tracing.report.explorer import CONTEXT_TOKENS, explorer_data
+from vllm_eagle_pangu.tracing.report.recording import find_run, read_recording
+from vllm_eagle_pangu.tracing.report.token_texts import read_tokenizer
 
 
-class Recorded(Observer):
-    """Each verified tree with its accepted rows and the bonus token."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[TreeBatch, list[int], int]] = []
-
-    def found(self, result: Any) -> None:
-        if isinstance(result, Accepted) and result.placed.trees is not None:
-            paths = result.paths
-            rows = paths.rows[0, 1 : int(paths.length[0]) + 1].tolist()
-            tree = result.placed.trees.tree
-            self.steps.append((tree, rows, int(paths.output[0, len(rows)])))
-
-
-def main() -> int:
+def main() -> None:
     path = Path(sys.argv[1])
-    recorded, tokenizer = Recorded(), AutoTokenizer.from_pretrained(PAIR.target)
-    kept: list[dict[str, Any]] = []
-    with engine(tree((4, 5, 16))) as llm, llm.watched(recorded):
-        for prompt in heldout_prompts()[:24]:
-            recorded.steps.clear()
-            (output,) = llm.generate([prompt], max_tokens=64, ignore_eos=True)
-            kept += _describe(tokenizer, prompt, output, recorded.steps)
-    best = max(kept, key=lambda one: (one["strays"], len(one["accepted"])))
-    path.write_text(json.dumps(best, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{path}: accepted {len(best['accepted'])} nodes, {best['strays']} not the first choice")
-    return 0
+    with tempfile.TemporaryDirectory() as folder:
+        with engine(tree(SHAPES["default"]), trace_dir=folder) as llm:
+            llm.generate(heldout_prompts()[:24], max_tokens=64, ignore_eos=True)
+        steps = read_recording(find_run(Path(folder))).steps
+    data = explorer_data(steps, read_tokenizer(PAIR.target))
+    texts = data["texts"]
+    # Traces hold no prompt: where enough was emitted before, that is the text to show.
+    whole = [step for step in data["steps"] if len(step["before"]) >= CONTEXT_TOKENS - 1]
+    best = max(whole, key=lambda step: (_strays(step), len(step["accepted"])))
+    drawn = {
+        "prompt": "".join(texts[token] for token in best["before"]),
+        "tokens": [texts[token] for token in best["tokens"]],
+        "parent": best["parents"],
+        "score": best["scores"],
+        "accepted": best["accepted"][1:],
+        "bonus": texts[best["emitted"][-1]],
+    }
+    path.write_text(json.dumps(drawn, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{path}: accepted {len(drawn['accepted'])}, {_strays(best)} not the first choice")
 
 
-def _describe(tokenizer: Any, prompt: list[int], output: list[int], steps: list) -> list[dict]:
-    described, emitted = [], 1
-    for batch, rows, bonus in steps:
-        count = int(batch.valid[0].sum())
-        parent = batch.parent[0, :count].tolist()
-        score = [round(value, 4) for value in batch.score[0, :count].tolist()]
-        firsts = {parent[row]: row for row in range(count - 1, 0, -1)}
-        for row in range(1, count):
-            if score[row] > score[firsts[parent[row]]]:
-                firsts[parent[row]] = row
-        described.append(
-            {
-                "prompt": tokenizer.decode([*prompt, *output[: emitted - 1]])[-160:],
-                "tokens": [tokenizer.decode([t]) for t in batch.tokens[0, :count].tolist()],
-                "parent": parent,
-                "score": score,
-                "accepted": rows,
-                "bonus": tokenizer.decode([bonus]),
-                "strays": sum(firsts[parent[row]] != row for row in rows) if len(rows) > 3 else 0,
-            }
-        )
-        emitted += len(rows) + 1
-    return described
+def _strays(step: dict[str, Any]) -> int:
+    """Accepted nodes that were not the first choice below their parent; 0 of a short path."""
+    parents, scores, (_, *accepted) = step["parents"], step["scores"], step["accepted"]
+    best: dict[int, float] = {}
+    for parent, score in zip(parents[1:], scores[1:], strict=True):
+        best[parent] = max(score, best.get(parent, score))
+    return sum(scores[row] < best[parents[row]] for row in accepted) if len(accepted) > 3 else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

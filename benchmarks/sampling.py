@@ -80,9 +80,8 @@ def _draw(args: Any, prompt: list[int], method: Method, seed: int) -> list[list[
 
 
 def _variation(left: list[Outcome], right: list[Outcome]) -> float:
-    mine, theirs = Counter(left), Counter(right)
-    apart = sum(abs(mine[key] - theirs[key]) for key in mine.keys() | theirs.keys())
-    return apart / (2 * len(left))
+    """Of samples of one size: what the left has more than the right is half of what differs."""
+    return (Counter(left) - Counter(right)).total() / len(left)
 
 
 def _noise(left: list[Outcome], right: list[Outcome]) -> list[float]:

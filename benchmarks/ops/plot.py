@@ -15,14 +15,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     ops = list(dict.fromkeys(row["op"] for row in rows))
     implementations = list(dict.fromkeys(row["implementation"] for row in rows))
     colours = dict(zip(implementations, ("#9aa5b1", "#1f77b4", "#2ca02c"), strict=False))
-    figure, panels = pyplot.subplots(
-        len(ops),
-        1,
-        figsize=(9, 1.6 * len(ops) + 1),
-        squeeze=False,
-        sharex=True,
-        layout="constrained",
-    )
+    options = {"squeeze": False, "sharex": True, "layout": "constrained"}
+    figure, panels = pyplot.subplots(len(ops), figsize=(9, 1.6 * len(ops) + 1), **options)
     for op, panel in zip(ops, panels[:, 0], strict=True):
         own = [row for row in rows if row["op"] == op]
         shapes = list(dict.fromkeys(row["shape"] for row in own))

@@ -58,7 +58,7 @@ def main() -> int:
         if args.op and measurement.op not in args.op:
             continue
         for implementation in measurement.implementations:
-            if _runs_on(implementation, args.device):
+            if implementation in ("reference", "cpp" if args.device == "cpu" else "triton"):
                 rows.append(_row(args, measurement, implementation, bandwidth))
                 print("{op:>16} {implementation:>10} {shape:<36} {p50:>10} us".format(**rows[-1]))
     out = args.out or ROOT / "benchmarks" / "results" / f"ops-{args.device}.csv"
@@ -71,12 +71,6 @@ def main() -> int:
     return 0
 
 
-def _runs_on(implementation: str, device: str) -> bool:
-    return (
-        implementation == "reference" or implementation == {"cpu": "cpp", "cuda": "triton"}[device]
-    )
-
-
 def _row(
     args: Any, measurement: Measurement, implementation: str, bandwidth: float
 ) -> dict[str, Any]:
@@ -85,7 +79,6 @@ def _row(
 
     call, launch = _captured(run) if args.device == "cuda" else (run, "call")
     times = _times(call, args.device, args.milliseconds)
-    p20, p50, p80 = (percentile(times, share) for share in (20, 50, 80))
     floor = measurement.bytes_moved / bandwidth * 1e6
     return {
         "op": measurement.op,
@@ -95,11 +88,9 @@ def _row(
         "device": _device_name(args.device),
         "launch": launch,
         "unit": "us",
-        "p20": round(p20, 2),
-        "p50": round(p50, 2),
-        "p80": round(p80, 2),
+        **{f"p{share}": round(percentile(times, share), 2) for share in (20, 50, 80)},
         "bytes_moved": measurement.bytes_moved,
-        "floor_fraction": round(floor / p50, 4),
+        "floor_fraction": round(floor / percentile(times, 50), 4),
         "versions": _versions(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

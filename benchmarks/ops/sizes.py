@@ -83,10 +83,8 @@ def _pages(device: str) -> Iterator[Measurement]:
         # K and V are read and written.
         moved = 4 * kept * case.layers * case.heads * case.head_size * case.dtype.itemsize
         size = f"B={batch} M={nodes} L=32 Hk=8 K=128"
-        names = ("reference", "triton")
-        yield Measurement(
-            "commit_pages", size, "bfloat16", kv_commit.commit_pages, inputs, names, moved
-        )
+        run, names = kv_commit.commit_pages, ("reference", "triton")
+        yield Measurement("commit_pages", size, "bfloat16", run, inputs, names, moved)
 
 
 def _children(device: str) -> Iterator[Measurement]:
@@ -94,15 +92,9 @@ def _children(device: str) -> Iterator[Measurement]:
     for rows, vocab in ((4, 32000), (64, 32000)):
         logits = torch.randn(rows, vocab, generator=generator).to(device, torch.bfloat16)
         inputs = {"logits": logits, "width": 4, "target_ids": None}
-        yield Measurement(
-            "top_children",
-            f"N={rows} Vd={vocab} W=4",
-            "bfloat16",
-            top_children.top_children,
-            inputs,
-            top_children.IMPLEMENTATIONS,
-            _bytes(inputs),
-        )
+        size, names = f"N={rows} Vd={vocab} W=4", top_children.IMPLEMENTATIONS
+        run = top_children.top_children
+        yield Measurement("top_children", size, "bfloat16", run, inputs, names, _bytes(inputs))
 
 
 def _attention(device: str) -> Iterator[Measurement]:
@@ -128,16 +120,11 @@ def _attention(device: str) -> Iterator[Measurement]:
         paged = 2 * batch * (window or prefix) * 8 * 128 * 2
         dense = _bytes([inputs[name] for name in ("query", "key", "value", "output")])
         dense += _bytes(inputs["rows"].visible)
-        yield Measurement(
-            "tree_attention",
-            f"T={batch} M={nodes} t={prefix} H=32 Hk=8 K=128"
-            + ("" if window is None else f" window={window}"),
-            "bfloat16",
-            tree_attention.tree_attention,
-            inputs,
-            tree_attention.IMPLEMENTATIONS,
-            paged + dense,
-        )
+        size = f"T={batch} M={nodes} t={prefix} H=32 Hk=8 K=128"
+        size += "" if window is None else f" window={window}"
+        run, names = tree_attention.tree_attention, tree_attention.IMPLEMENTATIONS
+        moved = paged + dense
+        yield Measurement("tree_attention", size, "bfloat16", run, inputs, names, moved)
 
 
 def _bytes(value: Any) -> int:

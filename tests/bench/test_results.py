@@ -8,11 +8,16 @@ from dataclasses import replace
 import pytest
 
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
-from vllm_eagle_pangu.bench.experiments.base import Bench, pays_until, spread_verdict
+from vllm_eagle_pangu.bench.experiments.base import (
+    Bench,
+    pays_until,
+    record_errors,
+    spread_verdict,
+)
 from vllm_eagle_pangu.bench.experiments.stages import stage_times
 from vllm_eagle_pangu.bench.experiments.temperature import Temperature
 from vllm_eagle_pangu.bench.records import merged
-from vllm_eagle_pangu.bench.results import Outcome, record_errors, write_results
+from vllm_eagle_pangu.bench.results import Outcome, write_results
 from vllm_eagle_pangu.bench.run import EXPERIMENTS
 from vllm_eagle_pangu.bench.session import Place
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt

@@ -54,9 +54,9 @@ def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
         content = {"error": "it broke"} if prompt.id == "p0" else {"output_ids": []}
         file.append(dict(zip(KEY, key, strict=True)) | content)
     file.close()
-    missing = run_module.missing_prompts(bench, tmp_path, Rank(0, 2), range(2))
+    missing = run_module.missing_prompts(bench, Rank(0, 2), range(2))
     assert missing == {0: ["p4"], 1: ["p3", "p5"]}
-    assert run_module.missing_prompts(bench, tmp_path, Rank(0, 2), [0]) == {0: ["p4"]}
+    assert run_module.missing_prompts(bench, Rank(0, 2), [0]) == {0: ["p4"]}
 
 
 def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):

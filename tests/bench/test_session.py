@@ -59,7 +59,7 @@ class FakePool:
         self.ended.append(name)
         self.hosts.pop(name, None)
 
-    def close(self):
+    def close(self, patience_s):
         self.hosts.clear()
 
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rank measures what, and how the death of another is found."""
 
-import json
+import fcntl
 import os
+import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from vllm_eagle_pangu.bench import sharding
 from vllm_eagle_pangu.bench.sharding import Marker, Rank, marker_file, state_of, wait_for_others
 
 
@@ -37,42 +36,37 @@ def test_a_marker_tells_alive_from_finished_and_from_absent(tmp_path):
     assert state_of(tmp_path, 1) == "finished"
 
 
-def dead_process() -> dict:
-    """What the marker of a process says that has ended."""
-    code = "import os, psutil; print(os.getpid(), psutil.Process().create_time())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    pid, created = done.stdout.split()
-    return {"pid": int(pid), "created": float(created), "finished": False}
+RANK_1 = """
+import subprocess, sys
+from pathlib import Path
+from vllm_eagle_pangu.bench.sharding import Marker, Rank
+with Marker(Path(sys.argv[1]), Rank(1, 3)):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print(child.pid, flush=True)
+    child.wait()
+"""
 
 
-def write_marker(folder, rank, **content):
-    path = marker_file(folder, rank)
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"host": os.uname().nodename, **content}))
-    return path
-
-
-def test_a_process_that_ended_without_finishing_is_dead(tmp_path):
-    write_marker(tmp_path, 1, **dead_process())
-    assert state_of(tmp_path, 1) == "dead"
-
-
-def test_another_process_with_the_same_number_is_not_it(tmp_path):
-    write_marker(tmp_path, 1, pid=os.getpid(), created=1.0, finished=False)
-    assert state_of(tmp_path, 1) == "dead"
-
-
-def test_on_another_machine_silence_is_death(tmp_path):
-    path = write_marker(tmp_path, 1, host="elsewhere", pid=1, created=1.0, finished=False)
+@pytest.fixture
+def killed(tmp_path):
+    """The marker of rank 1, which was killed in its work and left a child."""
+    command = [sys.executable, "-c", RANK_1, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    child = int(process.stdout.readline())
     assert state_of(tmp_path, 1) == "alive"
-    before = time.time() - 2 * sharding.SILENT_S
-    os.utime(path, (before, before))
+    process.kill()
+    process.wait()
+    yield marker_file(tmp_path, 1)
+    os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_that_ended_without_finishing_is_dead_though_its_child_lives(killed, tmp_path):
     assert state_of(tmp_path, 1) == "dead"
 
 
-def test_waiting_ends_with_the_dead_ranks_named(tmp_path):
-    write_marker(tmp_path, 1, **dead_process())
-    write_marker(tmp_path, 2, pid=1, created=1.0, finished=True)
+def test_waiting_ends_with_the_dead_ranks_named(killed, tmp_path):
+    with Marker(tmp_path, Rank(2, 3)) as marker:
+        marker.finish()
     assert wait_for_others(tmp_path, Rank(0, 3), lambda other: False) == [1]
 
 
@@ -82,7 +76,18 @@ def test_a_rank_that_never_appears_is_dead_unless_it_had_nothing_to_do(tmp_path)
     assert wait_for_others(tmp_path, nobody, lambda other: True) == []
 
 
-def test_rank_0_forgets_the_markers_of_an_earlier_run(tmp_path):
-    write_marker(tmp_path, 1, pid=1, created=1.0, finished=True)
-    with Marker(tmp_path, Rank(0, 2)):
-        assert state_of(tmp_path, 1) == "absent"
+def test_rank_0_forgets_the_markers_of_an_earlier_run_and_of_no_one_that_lives(killed, tmp_path):
+    with Marker(tmp_path, Rank(2, 3)) as marker:
+        marker.finish()
+    with Marker(tmp_path, Rank(3, 4)), Marker(tmp_path, Rank(0, 4)):
+        found = [state_of(tmp_path, other) for other in (1, 2, 3)]
+    assert found == ["absent", "absent", "alive"]
+
+
+def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError("No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ValueError, match=r"cannot lock a file .*; name one"):
+        Marker(tmp_path, Rank(0, 1))

@@ -20,11 +20,13 @@ class TwoATime:
 
     def __init__(self, logger):
         self.logger, self.requests, self.done = logger, {}, {}
-        self.model = torch.nn.Linear(2, 2)
+        self.model, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        drafter, sampler = SimpleNamespace(model=head), torch.nn.Identity()
+        self.runner = SimpleNamespace(speculative_config=True, drafter=drafter, sampler=sampler)
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
 
     def collective_rpc(self, function):
-        return [function(SimpleNamespace(model_runner="the runner"))]
+        return [function(SimpleNamespace(model_runner=self.runner))]
 
     def apply_model(self, function):
         return [function(self.model)]
@@ -37,7 +39,8 @@ class TwoATime:
         return bool(self.requests)
 
     def step(self):
-        self.model(torch.ones(2))
+        self.runner.sampler(self.model(torch.ones(2)))
+        self.runner.drafter.model(torch.ones(2))
         stats = SpecDecodingStats.new(3)
         outputs = []
         for name, sampling in list(self.requests.items()):
@@ -70,7 +73,7 @@ def engine(monkeypatch):
 def test_completions_come_in_the_order_of_their_prompts_and_each_engine_counts_its_own(engine):
     assert engine.generate([[1], [2]], max_tokens=3) == [[1, 2, 1]] * 2
     assert engine.counts == {"drafts": 4, "drafted": 12, "accepted": 4, "full_drafts": 0}
-    assert engine.runner == "the runner"
+    assert engine.runner is engine.vllm.runner
 
 
 def test_one_request_is_timed_by_its_steps_and_counted_apart(engine, monkeypatch):
@@ -83,8 +86,16 @@ def test_one_request_is_timed_by_its_steps_and_counted_apart(engine, monkeypatch
     assert len(figures["steps_ms"]) == 2, "the first step is the prefill"
     whole = figures["ttft_ms"] + sum(figures["steps_ms"])
     assert figures["seconds"] == pytest.approx(whole / 1e3, rel=0.01, abs=1e-5)
-    assert 0 < figures["forward_ms"] < whole
+    parts = [figures[name] for name in ("forward_ms", "sampler_ms", "draft_ms")]
+    assert min(parts) > 0 and sum(parts) < whole
     assert "forward_ms" not in engine.measure("E1 x", [1], max_tokens=4)
+
+
+def test_of_a_runner_that_tells_its_stages_only_the_targets_forward_is_timed(engine, monkeypatch):
+    monkeypatch.setattr(module, "logits_of", lambda model: [])
+    assert set(engine.modules()) == {"forward", "sampler", "draft"}
+    engine.runner.stages = "there"
+    assert set(engine.modules()) == {"forward"}
 
 
 def test_a_modules_time_is_added_while_it_is_watched_and_no_hook_is_left():

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-import subprocess
+import os
+import pickle
 from argparse import ArgumentParser
+from types import SimpleNamespace
 
 import pytest
 
 from vllm_eagle_pangu.measure.prompts import pieces, read_texts, spread
+from vllm_eagle_pangu.tuning import command
 from vllm_eagle_pangu.tuning.command import add_arguments, run
 from vllm_eagle_pangu.tuning.engines import environment
 from vllm_eagle_pangu.tuning.prompts import MAX_PROMPTS
@@ -78,11 +81,11 @@ def test_demo_fills_in_the_pair_and_leaves_what_was_given(prompts):
     assert "kv_cache_memory_bytes" in settings.engine_args
 
 
-def test_settings_survive_the_way_to_the_measuring_process(prompts):
-    settings = Settings.from_arguments(
-        arguments(*PARTS, "--prompts", prompts, "--batch-sizes", "2,8", "--sweep")
-    )
-    assert Settings.from_json(settings.to_json()) == settings
+def test_settings_hold_what_was_said_and_cross_to_the_measuring_process(prompts):
+    words = [*PARTS, "--prompts", prompts, "--batch-sizes", "2,8", "--sweep"]
+    settings = Settings.from_arguments(arguments(*words))
+    assert settings == Settings("T", "H", prompts, batch_sizes=(2, 8), sweep=True)
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 def test_the_users_environment_wins_but_for_the_hooked_process_and_traces(prompts):
@@ -95,7 +98,7 @@ def test_the_users_environment_wins_but_for_the_hooked_process_and_traces(prompt
     chosen = environment(given, settings)
     assert chosen["VLLM_LOGGING_LEVEL"] == "INFO"
     assert chosen["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert "EAGLE_PANGU_TRACE_DIR" not in chosen
+    assert not chosen["EAGLE_PANGU_TRACE_DIR"]
     assert "HF_HUB_OFFLINE" not in chosen, "T and H may be names on the hub"
 
 
@@ -113,13 +116,22 @@ def test_too_few_prompts_fill_a_batch_by_coming_again():
 def test_the_measuring_process_is_given_the_settings_and_its_code_returned(prompts, monkeypatch):
     started = {}
 
-    def start(command, env, check):
-        started.update(command=command, env=env)
-        return subprocess.CompletedProcess(command, 7)
+    class Started:
+        exitcode = 7
 
-    monkeypatch.setattr(subprocess, "run", start)
+        def __init__(self, target, args):
+            started.update(target=target, settings=args[0])
+
+        def start(self):
+            started["one process"] = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
+
+        def join(self):
+            pass
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    new = SimpleNamespace(Process=Started)
+    monkeypatch.setattr(command.multiprocessing, "get_context", {"spawn": new}.__getitem__)
     words = [*PARTS, "--prompts", prompts, "--tokens", "32"]
     assert run(arguments(*words)) == 7
-    assert started["command"][1:3] == ["-m", "vllm_eagle_pangu.tuning"]
-    assert Settings.from_json(started["command"][3]).tokens == 32
-    assert started["env"]["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert started["target"] is command.measure and started["settings"].tokens == 32
+    assert started["one process"] == "0"

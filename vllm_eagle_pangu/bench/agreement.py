@@ -58,10 +58,6 @@ def _apart(one: Row, other: Row) -> float:
     return max(0.0, float(high["speedup_min"] / low["speedup_max"]) - 1)
 
 
-def _tau_differs(one: Row, other: Row) -> bool:
-    return abs((one["tau"] or 1) - (other["tau"] or 1)) > TAU_STEP
-
-
 def _pair(key: tuple[str, str, str], one: Row, other: Row) -> Row:
     experiment, place, method = key
     apart = _apart(one, other)
@@ -84,7 +80,8 @@ def _sentences(common: list[tuple[str, str, str]], first: Speedups, second: Spee
     gaps = {key: _apart(first[key], second[key]) for key in common}
     agreeing = [key for key in common if gaps[key] == 0]
     moved = sorted(abs(second[key]["speedup"] / first[key]["speedup"] - 1) for key in common)
-    other = [key for key in common if _tau_differs(first[key], second[key])]
+    taus = {key: [run[key]["tau"] or 1 for run in (first, second)] for key in common}
+    other = [key for key, (one, two) in taus.items() if abs(one - two) > TAU_STEP]
     repeats = min(row["repeats"] for run in (first, second) for row in run.values())
     found = [
         f"{len(agreeing)} of {len(common)} speed-ups agree: their spreads touch.",

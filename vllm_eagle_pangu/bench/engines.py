@@ -88,15 +88,13 @@ class EngineHost:
 
     def wait(self) -> None:
         """Block until the engine is loaded. Raises EngineError with its reason."""
-        if not self._ready:
-            self._receive()
-            self._ready = True
+        self._receive()
+        self._ready = True
 
     def measure(
         self, requests: list[Request], forward_times: bool = False
     ) -> Iterator[dict[str, Any]]:
         """The figures of each request as soon as they are there. Raises EngineError."""
-        self.wait()
         with contextlib.suppress(BrokenPipeError):
             self._pipe.send((requests, forward_times))
         for _ in requests:
@@ -118,9 +116,8 @@ class EngineHost:
         try:
             reply = self._pipe.recv()
         except (EOFError, ConnectionResetError) as error:
-            raise EngineError(
-                f"the engine's process ended; its log: {log_excerpt(self._log)}"
-            ) from error
+            said = f"the engine's process ended; its log: {log_excerpt(self._log)}"
+            raise EngineError(said) from error
         if isinstance(reply, str):
             raise EngineError(reply)
         return reply

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,20 +21,18 @@ def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
     """Draw what the results hold; the names of the files by experiment."""
     if find_spec("matplotlib") is None:
         for result in results:
-            if result.key in _DRAWN:
-                result.notes.append("No figure: install vllm-eagle-pangu[bench] for matplotlib.")
+            result.notes.append("No figure: install vllm-eagle-pangu[bench] for matplotlib.")
         return {}
     import matplotlib
 
     matplotlib.use("svg")
     # The same figures give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "eagle-pangu"
-    drawn = {}
+    drawn = defaultdict(list)
     for result in results:
-        pictures = _DRAWN.get(result.key, {})
-        made = [name for name, draw in pictures.items() if _draw(draw, result, out / name)]
-        if made:
-            drawn[result.key] = made
+        for name, draw in _DRAWN.items():
+            if name.startswith(result.key) and _draw(draw, result, out / name):
+                drawn[result.key].append(name)
     return drawn
 
 
@@ -51,13 +51,26 @@ def _draw(draw: Callable[[Any, Result], bool], result: Result, path: Path) -> bo
         pyplot.close(figure)
 
 
+def _rated(result: Result, **having: Any) -> list[Row]:
+    """Rows with a speed-up, and with these values."""
+    rated = [row for row in result.rows if row.get("speedup") is not None]
+    return [row for row in rated if all(row[name] == value for name, value in having.items())]
+
+
+def _colors(rows: list[Row]) -> list[str]:
+    return [COLORS[row["method"].partition("-")[0]] for row in rows]
+
+
+def _errors(rows: list[Row]) -> list[list[float]]:
+    below = [row["speedup"] - row["speedup_min"] for row in rows]
+    return [below, [row["speedup_max"] - row["speedup"] for row in rows]]
+
+
 def _bars(axes: Any, result: Result, label: str) -> bool:
     """Speed-ups with their spreads."""
     rows = _rated(result)
-    middle = [row["speedup"] for row in rows]
-    colors = [COLORS[row["method"].partition("-")[0]] for row in rows]
-    labels = [str(row[label]) for row in rows]
-    axes.bar(labels, middle, yerr=_errors(rows), color=colors, capsize=3)
+    labels, middle = [str(row[label]) for row in rows], [row["speedup"] for row in rows]
+    axes.bar(labels, middle, yerr=_errors(rows), color=_colors(rows), capsize=3)
     axes.tick_params(axis="x", labelrotation=20)
     _speedups(axes)
     return bool(rows)
@@ -68,23 +81,17 @@ def _speedups(axes: Any) -> None:
     axes.set_ylabel("speed-up over plain")
 
 
-def _errors(rows: list[Row]) -> list[list[float]]:
-    return [
-        [row["speedup"] - row["speedup_min"] for row in rows],
-        [row["speedup_max"] - row["speedup"] for row in rows],
-    ]
-
-
 def _points(axes: Any, rows: list[Row], x: str, **style: Any) -> None:
     """Speed-ups with their spreads, against `x`."""
     places, middle = [row[x] for row in rows], [row["speedup"] for row in rows]
     axes.errorbar(places, middle, yerr=_errors(rows), marker="o", capsize=3, **style)
 
 
-def _lines(axes: Any, rows: list[Row], x: str, label: str) -> bool:
+def _lines(axes: Any, result: Result, x: str, label: str) -> bool:
     """Speed-up against `x`, a line per method."""
+    rows = [row for row in _rated(result) if row.get("kind") != "plain"]
     for method in dict.fromkeys(row["method"] for row in rows):
-        _points(axes, [row for row in rows if row["method"] == method], x, label=method)
+        _points(axes, _rated(result, method=method), x, label=method)
     axes.set_xlabel(label)
     _speedups(axes)
     if rows:
@@ -92,42 +99,32 @@ def _lines(axes: Any, rows: list[Row], x: str, label: str) -> bool:
     return bool(rows)
 
 
-def _rated(result: Result) -> list[Row]:
-    return [row for row in result.rows if row.get("speedup") is not None]
+def _concurrency(axes: Any, result: Result) -> bool:
+    axes.set_xscale("log", base=2)
+    return _lines(axes, result, "concurrency", "concurrent requests")
 
 
-def _sweep(sweep: str, column: str, label: str) -> Callable[[Any, Result], bool]:
-    def draw(axes: Any, result: Result) -> bool:
-        rows = [row for row in _rated(result) if row["sweep"] == sweep]
-        _points(axes, rows, column, color=COLORS["tree"])
-        axes.set_xlabel(label)
-        axes.set_ylabel("speed-up over plain", color=COLORS["tree"])
-        right = axes.twinx()
-        taus = [row["tau"] for row in rows]
-        right.plot([row[column] for row in rows], taus, color=COLORS["chain"], marker="s")
-        right.set_ylabel("tau", color=COLORS["chain"])
-        return bool(rows)
-
-    return draw
+def _sweep(axes: Any, result: Result, sweep: str, column: str, label: str) -> bool:
+    rows = _rated(result, sweep=sweep)
+    _points(axes, rows, column, color=COLORS["tree"])
+    axes.set_xlabel(label)
+    axes.set_ylabel("speed-up over plain", color=COLORS["tree"])
+    right = axes.twinx()
+    taus = [row["tau"] for row in rows]
+    right.plot([row[column] for row in rows], taus, color=COLORS["chain"], marker="s")
+    right.set_ylabel("tau", color=COLORS["chain"])
+    return bool(rows)
 
 
 def _stages(axes: Any, result: Result) -> bool:
     from matplotlib import colormaps
 
     rows = [row for row in result.rows if row["stage"] not in SUMS]
-    stages = list(dict.fromkeys(row["stage"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    left = dict.fromkeys(methods, 0.0)
-    for place, stage in enumerate(stages):
+    left = {row["method"]: 0.0 for row in rows}
+    for place, stage in enumerate(dict.fromkeys(row["stage"] for row in rows)):
         mine = {row["method"]: row["p50_ms"] for row in rows if row["stage"] == stage}
-        axes.barh(
-            list(mine),
-            list(mine.values()),
-            height=0.5,
-            left=[left[method] for method in mine],
-            label=stage,
-            color=colormaps["tab20"](place),
-        )
+        begin, color = [left[method] for method in mine], colormaps["tab20"](place)
+        axes.barh(list(mine), list(mine.values()), 0.5, begin, label=stage, color=color)
         left |= {method: left[method] + mine[method] for method in mine}
     axes.set_xlabel("ms per step (medians)")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
@@ -144,44 +141,25 @@ def _distances(axes: Any, result: Result) -> bool:
     return bool(rows)
 
 
-def _concurrency(axes: Any, result: Result) -> bool:
-    axes.set_xscale("log", base=2)
-    return _lines(axes, _rated(result), "concurrency", "concurrent requests")
-
-
-def _temperature(axes: Any, result: Result) -> bool:
-    rows = [row for row in _rated(result) if row["kind"] != "plain"]
-    return _lines(axes, rows, "temperature", "temperature")
-
-
 def _expectation(axes: Any, result: Result) -> bool:
-    names = [row["method"] for row in result.rows]
-    axes.bar(names, [row["bound"] for row in result.rows], color="#d5dde3", label="bound")
-    axes.bar(
-        names,
-        [row["measured"] for row in result.rows],
-        width=0.5,
-        color=[COLORS[name.partition("-")[0]] for name in names],
-        label="measured",
-    )
+    rows = result.rows
+    names, measured = [row["method"] for row in rows], [row["measured"] for row in rows]
+    axes.bar(names, [row["bound"] for row in rows], color="#d5dde3", label="bound")
+    axes.bar(names, measured, width=0.5, color=_colors(rows), label="measured")
     axes.set_ylabel("speed-up over plain")
     axes.tick_params(axis="x", labelrotation=20)
     axes.legend(frameon=False, fontsize=8)
     return bool(names)
 
 
-_DRAWN: dict[str, dict[str, Callable[[Any, Result], bool]]] = {
-    "E1": {"E1.svg": lambda axes, result: _bars(axes, result, "method")},
-    "E2": {
-        "E2-nodes.svg": _sweep("nodes", "nodes", "nodes M"),
-        "E2-depths.svg": _sweep("depths", "depth", "depth D"),
-    },
-    "E3": {"E3.svg": _stages},
-    "E4": {
-        "E4.svg": lambda axes, result: _bars(axes, result, "window"),
-        "E4-distances.svg": _distances,
-    },
-    "E5": {"E5.svg": _concurrency},
-    "E6": {"E6.svg": _temperature},
-    "E7": {"E7.svg": _expectation},
+_DRAWN: dict[str, Callable[[Any, Result], bool]] = {
+    "E1.svg": partial(_bars, label="method"),
+    "E2-nodes.svg": partial(_sweep, sweep="nodes", column="nodes", label="nodes M"),
+    "E2-depths.svg": partial(_sweep, sweep="depths", column="depth", label="depth D"),
+    "E3.svg": _stages,
+    "E4.svg": partial(_bars, label="window"),
+    "E4-distances.svg": _distances,
+    "E5.svg": _concurrency,
+    "E6.svg": partial(_lines, x="temperature", label="temperature"),
+    "E7.svg": _expectation,
 }

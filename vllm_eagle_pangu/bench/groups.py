@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from vllm_eagle_pangu.bench.records import Key
 from vllm_eagle_pangu.measure.method import PLAIN, Method
@@ -36,28 +37,22 @@ class Group:
 
     def answers(self, repeats: int) -> Iterator[tuple[Method, Prompt, int, int]]:
         """Every (method, prompt, turn, repeat) of the group."""
-        for repeat in range(repeats):
-            for prompt in self.prompts:
-                for turn in range(len(prompt.turns)):
-                    for method in self.methods:
-                        yield method, prompt, turn, repeat
+        for repeat, prompt, method in product(range(repeats), self.prompts, self.methods):
+            for turn in range(len(prompt.turns)):
+                yield method, prompt, turn, repeat
 
     def belongs_to(self, name: str) -> bool:
         """Whether this is the group of that name, or a part of it."""
         return self.name == name or self.name.startswith(f"{name}-")
-
-    def of(self, prompts: tuple[Prompt, ...]) -> Group:
-        return replace(self, prompts=prompts)
 
     def cut(self, engines: int) -> list[Group]:
         """Parts of at most `engines` methods, each with its own plain decoding to compare with."""
         if len(self.methods) <= engines:
             return [self]
         others = [method for method in self.methods if method != PLAIN]
-        size = engines - (PLAIN in self.methods)
-        # As even as can be: no part of a single method beside plain.
-        size = math.ceil(len(others) / math.ceil(len(others) / size))
         head = (PLAIN,) if PLAIN in self.methods else ()
+        # As even as can be: no part of a single method beside plain.
+        size = math.ceil(len(others) / math.ceil(len(others) / (engines - len(head))))
         parts = [tuple(others[start : start + size]) for start in range(0, len(others), size)]
         return [
             replace(self, name=f"{self.name}-{number}", methods=(*head, *part))

@@ -10,7 +10,7 @@ from vllm_eagle_pangu.measure.files import markdown
 
 SPREAD = "speed-up (min to max)"
 # Left out of the Markdown tables, which stay narrow; the CSV files have every column.
-HIDDEN = {"kind", "speedup_min", "speedup_max", "prompts", "repeats"}
+HIDDEN = {"kind", "speedup_min", "speedup_max", "prompts", "repeats", "sampler_ms", "draft_ms"}
 HEADERS = {
     "tokens_per_s": "tokens/s",
     "speedup": SPREAD,

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,16 +29,6 @@ class Outcome:
         return bool(self.missing) or any(result.errors for result in self.results)
 
 
-def record_errors(records: Iterable[Record], experiment: str) -> list[str]:
-    """Each error of an experiment once, with how many answers it cost."""
-    counted = Counter(
-        (record["method"], record["error"])
-        for record in records
-        if record["experiment"] == experiment and "error" in record
-    )
-    return [f"{method}: {error} ({count} answers)" for (method, error), count in counted.items()]
-
-
 def write_results(outcome: Outcome, records: list[Record], out: Path) -> None:
     """Write everything into `out`; `records` sorted."""
     lines = "".join(json.dumps(record) + "\n" for record in records)
@@ -53,15 +41,8 @@ def write_results(outcome: Outcome, records: list[Record], out: Path) -> None:
         if result.key == "E1" and result.rows:
             write_json(compared(result.rows), out / "compare.json")
     pictures = draw_figures(outcome.results, out)
-    experiments = {result.key: asdict(result) for result in outcome.results}
-    write_json(
-        {
-            "provenance": outcome.provenance,
-            "config": outcome.config,
-            "missing": {str(rank): prompts for rank, prompts in outcome.missing.items()},
-            "experiments": experiments,
-        },
-        out / "results.json",
-    )
+    found = asdict(outcome)
+    found["experiments"] = {result["key"]: result for result in found.pop("results")}
+    write_json(found, out / "results.json")
     text = report(outcome.results, outcome.missing, outcome.provenance, pictures)
     (out / "report.md").write_text(text, encoding="utf-8")

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-from types import FrameType
 
-from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig
-from vllm_eagle_pangu.bench.experiments.base import Bench, Experiment, Result
+from vllm_eagle_pangu.bench.config import BenchConfig
+from vllm_eagle_pangu.bench.experiments.base import Bench, Experiment
 from vllm_eagle_pangu.bench.experiments.budget import Budget
 from vllm_eagle_pangu.bench.experiments.concurrency import Concurrency
 from vllm_eagle_pangu.bench.experiments.expectation import Expectation
@@ -23,8 +20,8 @@ from vllm_eagle_pangu.bench.experiments.stages import Stages
 from vllm_eagle_pangu.bench.experiments.temperature import Temperature
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.experiments.window import Window
-from vllm_eagle_pangu.bench.records import Record, merged, read_records, record_file
-from vllm_eagle_pangu.bench.results import Outcome, record_errors, write_results
+from vllm_eagle_pangu.bench.records import merged, read_records, record_file
+from vllm_eagle_pangu.bench.results import Outcome, write_results
 from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.sharding import Marker, Rank, wait_for_others
 from vllm_eagle_pangu.config import refusal
@@ -38,6 +35,7 @@ from vllm_eagle_pangu.measure.prompts import (
     read_prompts,
     select,
 )
+from vllm_eagle_pangu.measure.server import ended_by_sigterm
 
 # In the order of measuring: E6 and E7 run on the engines that E1 has loaded.
 EXPERIMENTS: tuple[type[Experiment], ...] = (
@@ -65,28 +63,31 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
     for experiment in experiments:
         groups = experiment.groups()
         bench.parts[experiment.key] = [p for group in groups for p in group.cut(config.hosts)]
-    signal.signal(signal.SIGTERM, _leave)
     session = Session(config, place, rank, bench.conversations)
-    failures: dict[str, list[str]] = defaultdict(list)
-    with Marker(place.out, rank) as marker:
+    with ended_by_sigterm(), Marker(place.out, rank) as marker, closing(session):
         try:
-            measure(session, experiments, failures)
+            for experiment in experiments:
+                for part in bench.parts[experiment.key]:
+                    experiment.tried(session.measure, part)
             marker.finish()
             if rank.rank != 0:
                 return 0
-            session.free_engines()
-            missing = _wait(bench, session, rank)
+            session.end_engines()
+            dead = wait_for_others(
+                place.out, rank, lambda other: not missing_prompts(bench, rank, [other])
+            )
+            missing = missing_prompts(bench, rank, dead)
             if not missing:
-                _finish(session, experiments, failures)
+                session.records.update(read_records(place.out))
+                for experiment in experiments:
+                    experiment.tried(experiment.after, session, list(session.records.values()))
         except SystemExit:
             # torchrun ends every rank when one dies: rank 0 says what was left.
-            session.abandon()
+            session.end_engines(patience_s=0.0)
             if rank.rank != 0 or rank.world_size == 1:
                 raise
-            missing = missing_prompts(bench, place.out, rank, range(rank.world_size))
-        finally:
-            session.close()
-    return _conclude(bench, experiments, failures, missing)
+            missing = missing_prompts(bench, rank, range(rank.world_size))
+    return _conclude(bench, experiments, missing)
 
 
 def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
@@ -112,26 +113,14 @@ def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
     selected = select(prompts, length, config.prompts, room)
     longest = []
     if config.window is not None:
-        wanted = replace(
-            config.prompts, choice="longest", count=config.window.prompts, max_tokens=None
-        )
-        longest = select(prompts, length, wanted, room)
+        wanted = replace(config.prompts, choice="longest", count=config.window.prompts)
+        longest = select(prompts, length, replace(wanted, max_tokens=None), room)
     return Bench(config, place, chosen, selected, longest, conversations)
 
 
-def measure(
-    session: Session, experiments: list[Experiment], failures: dict[str, list[str]]
-) -> None:
-    for experiment in experiments:
-        for part in experiment.bench.parts[experiment.key]:
-            _guarded(experiment, failures, partial(session.measure, part))
-
-
-def missing_prompts(
-    bench: Bench, out: Path, rank: Rank, dead: range | list[int]
-) -> dict[int, list[str]]:
+def missing_prompts(bench: Bench, rank: Rank, dead: Iterable[int]) -> dict[int, list[str]]:
     """By rank, the prompts of which it lacks a record."""
-    there = read_records(out)
+    there = read_records(bench.place.out)
     found: dict[int, set[str]] = {other: set() for other in dead}
     for parts in bench.parts.values():
         for part in parts:
@@ -155,70 +144,22 @@ def _pair(config: BenchConfig) -> tuple[Path, Path]:
 def _claim(out: Path, config: BenchConfig, rank: Rank, resume: bool) -> None:
     """Make the folder this run's. Raises ValueError where it holds another's records."""
     if not resume and record_file(out, rank.rank).exists():
-        raise refusal(
-            "--out", str(out), "holds records", "pass --resume to go on, or name another folder"
-        )
+        mend = "pass --resume to go on, or name another folder"
+        raise refusal("--out", str(out), "holds records", mend)
     out.mkdir(parents=True, exist_ok=True)
     note = out / "config.json"
     if resume and note.exists() and json.loads(note.read_text())["digest"] != config.digest():
-        raise refusal(
-            "--resume",
-            str(out),
-            "its records are of another configuration",
-            f"compare {note} with yours, or name another folder",
-        )
+        mend = f"compare {note} with yours, or name another folder"
+        raise refusal("--resume", str(out), "its records are of another configuration", mend)
     if rank.rank == 0:
-        content = {"digest": config.digest(), "config": asdict(config)}
-        write_json(content, note)
+        write_json({"digest": config.digest(), "config": asdict(config)}, note)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
-def _guarded(
-    experiment: Experiment, failures: dict[str, list[str]], work: Callable[[], None]
-) -> None:
-    """An experiment that breaks takes no other down: its error is a part of its result."""
-    try:
-        work()
-    except Exception as error:
-        failures[experiment.key].append(f"{type(error).__name__}: {error}")
-        print(f"{experiment.key} failed: {failures[experiment.key][-1]}", flush=True)
-
-
-def _wait(bench: Bench, session: Session, rank: Rank) -> dict[int, list[str]]:
-    """Wait for the other ranks; what the dead ones left."""
-    out = bench.place.out
-
-    def complete(other: int) -> bool:
-        return not missing_prompts(bench, out, rank, [other])
-
-    dead = wait_for_others(out, rank, complete)
-    return missing_prompts(bench, out, rank, dead)
-
-
-def _finish(
-    session: Session, experiments: list[Experiment], failures: dict[str, list[str]]
-) -> None:
-    """What only rank 0 measures, once the others are done."""
-    session.records.update(read_records(session.place.out))
-    for experiment in experiments:
-        records = list(session.records.values())
-        _guarded(experiment, failures, partial(experiment.after, session, records))
-
-
-def _conclude(
-    bench: Bench,
-    experiments: list[Experiment],
-    failures: dict[str, list[str]],
-    missing: dict[int, list[str]],
-) -> int:
+def _conclude(bench: Bench, experiments: list[Experiment], missing: dict[int, list[str]]) -> int:
+    """Write what was found. 0, or 1 where anything failed."""
     out = bench.place.out
     records = merged(read_records(out).values())
-    results = [_result(experiment, records, failures) for experiment in experiments]
-    results.sort(key=lambda result: list(SECTIONS).index(result.key))
+    results = sorted((one.concluded(records) for one in experiments), key=lambda one: one.key)
     outcome = Outcome(facts(), asdict(bench.config), results, missing)
     write_results(outcome, records, out)
     for rank, prompts in missing.items():
@@ -228,15 +169,3 @@ def _conclude(
             print(f"{result.key} failed: {error}", file=sys.stderr)
     print(f"written: {out / 'report.md'}", flush=True)
     return 1 if outcome.failed() else 0
-
-
-def _result(
-    experiment: Experiment, records: list[Record], failures: dict[str, list[str]]
-) -> Result:
-    try:
-        result = experiment.result(records)
-    except Exception as error:
-        result = experiment.new_result()
-        result.errors.append(f"no result: {type(error).__name__}: {error}")
-    result.errors += failures[experiment.key] + record_errors(records, experiment.key)
-    return result

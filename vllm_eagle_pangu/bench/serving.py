@@ -19,7 +19,9 @@ from vllm_eagle_pangu.measure.server import SERVED_NAME, Server, server_environm
 from vllm_eagle_pangu.measure.statistics import tau
 
 CLIENT_TIMEOUT_S = 900.0
-WARM_UPS = 4
+CLIENT = """bench serve --backend=openai --endpoint=/v1/completions --dataset-name=sharegpt
+    --disable-shuffle --num-warmups=4 --ignore-eos --temperature=0 --percentile-metrics=ttft,tpot
+    --metric-percentiles=50,99 --disable-tqdm --save-result"""
 ERROR_CHARACTERS = 800
 # Of vLLM's result, what goes into the record, under our names.
 FIGURES = {
@@ -63,10 +65,8 @@ def write_dataset(texts: Sequence[str], path: Path) -> None:
 
     The second turn is there because the reader wants one; the answer's length is given apart.
     """
-    talks = [
-        {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "-"}]}
-        for text in texts
-    ]
+    answer = {"from": "gpt", "value": "-"}
+    talks = [{"conversations": [{"from": "human", "value": text}, answer]} for text in texts]
     path.write_text(json.dumps(talks), encoding="utf-8")
 
 
@@ -74,28 +74,11 @@ def client_command(server: Server, dataset: Path, load: Load, result: Path) -> l
     """A `vllm bench serve` over the dataset, in its order, repeated if it is too short."""
     return [
         str(Path(sys.executable).with_name("vllm")),
-        "bench",
-        "serve",
-        "--backend=openai",
-        "--endpoint=/v1/completions",
-        f"--base-url={server.url}",
-        f"--model={SERVED_NAME}",
-        f"--tokenizer={server.target}",
-        "--dataset-name=sharegpt",
-        f"--dataset-path={dataset}",
-        "--disable-shuffle",
-        f"--sharegpt-output-len={load.tokens}",
-        f"--num-prompts={load.requests}",
-        f"--max-concurrency={load.level}",
-        f"--num-warmups={WARM_UPS}",
-        "--ignore-eos",
-        "--temperature=0",
-        "--percentile-metrics=ttft,tpot",
-        "--metric-percentiles=50,99",
-        "--disable-tqdm",
-        "--save-result",
-        f"--result-dir={result.parent}",
-        f"--result-filename={result.name}",
+        *CLIENT.split(),
+        *(f"--base-url={server.url}", f"--model={SERVED_NAME}", f"--tokenizer={server.target}"),
+        *(f"--dataset-path={dataset}", f"--sharegpt-output-len={load.tokens}"),
+        *(f"--num-prompts={load.requests}", f"--max-concurrency={load.level}"),
+        *(f"--result-dir={result.parent}", f"--result-filename={result.name}"),
     ]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.bench.config import BenchConfig
-from vllm_eagle_pangu.bench.engines import EngineError, EnginePool
+from vllm_eagle_pangu.bench.engines import STOP_TIMEOUT_S, EngineError, EnginePool
 from vllm_eagle_pangu.bench.groups import Group, rounds
 from vllm_eagle_pangu.bench.records import KEY, Key, Record, RecordFile, read_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
@@ -23,18 +23,8 @@ SETTLE_S = 0.25
 
 def engine_options(config: BenchConfig) -> dict[str, Any]:
     """Arguments of `LLM`, the same for every method."""
-    engine = config.engine
-    options = {
-        "dtype": engine.dtype,
-        "enforce_eager": engine.enforce_eager,
-        "max_model_len": engine.max_model_len,
-        "max_num_seqs": engine.max_num_seqs,
-        "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "seed": config.seed,
-    }
-    if engine.kv_cache_bytes is not None:
-        options["kv_cache_memory_bytes"] = engine.kv_cache_bytes
-    return options
+    options = asdict(config.engine) | {"seed": config.seed}
+    return options | {"kv_cache_memory_bytes": options.pop("kv_cache_bytes")}
 
 
 @dataclass(frozen=True)
@@ -44,9 +34,6 @@ class Place:
     target: Path
     head: Path
     out: Path
-
-    def traces(self, rank: int, method: str) -> Path:
-        return self.out / "traces" / f"rank-{rank}" / method
 
 
 class Session:
@@ -62,16 +49,12 @@ class Session:
         self._file = RecordFile(record_file(place.out, rank.rank))
 
     def close(self) -> None:
-        self._pool.close()
+        self.end_engines()
         self._file.close()
 
-    def free_engines(self) -> None:
-        """End all engines, for what needs the machine to itself."""
-        self._pool.close()
-
-    def abandon(self) -> None:
-        """End all engines at once, whatever they are at."""
-        self._pool.close(patience_s=0.0)
+    def end_engines(self, patience_s: float = STOP_TIMEOUT_S) -> None:
+        """All of them: for what needs the machine to itself, or because the run is broken off."""
+        self._pool.close(patience_s)
 
     def has(self, key: Key) -> bool:
         return "error" not in self.records.get(key, {"error": ""})
@@ -84,11 +67,10 @@ class Session:
 
     def measure(self, group: Group) -> None:
         """Measure what is missing of a group, on the prompts of this rank."""
-        own = group.of(tuple(p for p in group.prompts if self.rank.owns(p.index)))
-        missing = {
-            m.name for m, *rest in own.answers(self.config.repeats) if self._lacks(own, m, rest)
-        }
-        wanted = {self._engine(own, m): m for m in own.methods if m.name in missing}
+        own = replace(group, prompts=tuple(p for p in group.prompts if self.rank.owns(p.index)))
+        lacking = [one for one in own.answers(self.config.repeats) if not self.has(own.key(*one))]
+        missing = {method for method, *_ in lacking}
+        wanted = {self._engine(own, m): m for m in own.methods if m in missing}
         if not wanted:
             return
         begin = time.monotonic()
@@ -111,10 +93,6 @@ class Session:
             flush=True,
         )
 
-    def _lacks(self, group: Group, method: Method, rest: list[Any]) -> bool:
-        prompt, turn, repeat = rest
-        return not self.has(group.key(method, prompt, turn, repeat))
-
     def _engine(self, group: Group, method: Method) -> str:
         return f"{method.name} traced" if self._traced(group, method) else method.name
 
@@ -123,10 +101,9 @@ class Session:
         return group.traced and method.kind == "tree"
 
     def _speculative(self, group: Group, method: Method) -> dict[str, Any] | None:
-        traces = self.place.traces(self.rank.rank, method.name)
-        return method.speculative_config(
-            str(self.place.head), str(traces) if group.traced else None
-        )
+        traces = self.place.out / "traces" / f"rank-{self.rank.rank}" / method.name
+        folder = str(traces) if group.traced else None
+        return method.speculative_config(str(self.place.head), folder)
 
     def _measure_block(
         self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int
@@ -172,11 +149,8 @@ class Session:
         if len(ids) + tokens > room:
             self.record(key, {"error": f"{len(ids)} tokens and {tokens} more exceed {room}"})
             return None
-        params: dict[str, Any] = {
-            "max_tokens": tokens,
-            "ignore_eos": self.config.ignore_eos,
-            "temperature": group.temperature,
-        }
+        params: dict[str, Any] = {"max_tokens": tokens, "ignore_eos": self.config.ignore_eos}
+        params["temperature"] = group.temperature
         if group.temperature > 0:
             # Of the prompt and the repeat alone: the same whichever rank asks.
             params["seed"] = self.config.seed + zlib.crc32(f"{prompt.id} {turn} {repeat}".encode())

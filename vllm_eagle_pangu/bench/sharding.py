@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks: which prompts each one measures, and whether the others still live.
 
-Ranks share nothing but the output folder. Each writes its own records and, once a second, its own
-marker; rank 0 waits for the others by their markers.
+Ranks share nothing but the output folder. Each writes its own records, and holds a lock on a marker
+of its own, which the system lifts when the process ends, however that happens; rank 0 waits for the
+others by their markers.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from vllm_eagle_pangu.config import refusal
 
-HEARTBEAT_S = 1.0
-# A process on another machine is dead when it has not written for so long.
-SILENT_S = 60.0
+LOOK_S = 0.25
 # How long a rank may take to appear at all: starting Python on a busy machine.
 APPEAR_S = 120.0
 
@@ -57,73 +52,61 @@ class Rank:
 
 
 def marker_file(folder: Path, rank: int) -> Path:
-    return folder / "ranks" / f"rank-{rank}.json"
+    return folder / "ranks" / f"rank-{rank}"
 
 
 class Marker:
-    """This rank's marker, rewritten every second by a thread; a context manager."""
+    """This rank's marker, locked while it lives; a context manager.
+
+    Raises ValueError where the folder's file system has no locks.
+    """
 
     def __init__(self, folder: Path, rank: Rank) -> None:
-        self._path = marker_file(folder, rank.rank)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        path = marker_file(folder, rank.rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if rank.rank == 0:
-            # Left by an earlier run; who lives writes it again within a second.
+            # Left by an earlier run.
             for other in rank.others():
-                marker_file(folder, other).unlink(missing_ok=True)
-        self._done = threading.Event()
-        self._finished = False
-        self._thread = threading.Thread(target=self._beat, name="bench-heartbeat", daemon=True)
+                if state_of(folder, other) in ("dead", "finished"):
+                    marker_file(folder, other).write_bytes(b"")
+        self._file = path.open("wb", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        except OSError as error:
+            mend = "name one on a file system that has locks"
+            raise refusal("--out", str(folder), f"cannot lock a file ({error})", mend) from error
+        self._file.write(b"started")
 
     def finish(self) -> None:
         """Everything of this rank is measured."""
-        self._finished = True
-        self._write()
+        self._file.seek(0)
+        self._file.write(b"finished")
 
     def __enter__(self) -> Marker:
-        self._write()
-        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        while not self._done.wait(HEARTBEAT_S):
-            self._write()
-
-    def _write(self) -> None:
-        content = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "created": psutil.Process().create_time(),
-            "finished": self._finished,
-        }
-        # Unique per thread: `finish` may write while the heart beats.
-        part = self._path.with_suffix(f".{threading.get_ident()}")
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(self._path)
+        self._file.close()
 
 
 def state_of(folder: Path, rank: int) -> str:
     """`absent`, `alive`, `finished` or `dead`."""
-    path = marker_file(folder, rank)
     try:
-        marker = json.loads(path.read_text(encoding="utf-8"))
-        silent = time.time() - path.stat().st_mtime
+        file = marker_file(folder, rank).open("rb")
     except FileNotFoundError:
         return "absent"
-    if marker["finished"]:
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            locked = False
+        except BlockingIOError:
+            locked = True
+        said = file.read()
+    if said == b"finished":
         return "finished"
-    if marker["host"] != socket.gethostname():
-        return "dead" if silent > SILENT_S else "alive"
-    try:
-        process = psutil.Process(marker["pid"])
-        same = process.create_time() == marker["created"]
-        alive = same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        alive = False
-    return "alive" if alive else "dead"
+    if locked:
+        return "alive"
+    return "dead" if said else "absent"
 
 
 def wait_for_others(
@@ -135,16 +118,14 @@ def wait_for_others(
     `complete`: then it may have come and gone before this rank looked.
     """
     deadline = time.monotonic() + appear_s
-    waiting: set[int] = set(rank.others())
-    dead: set[int] = set()
+    waiting, dead = rank.others(), []
     while waiting:
-        for other in sorted(waiting):
+        for other in tuple(waiting):
             state = state_of(folder, other)
             if state == "dead" or (state == "absent" and time.monotonic() > deadline):
-                dead.add(other)
-            over = state == "finished" or other in dead
-            if over or (state == "absent" and complete(other)):
-                waiting.discard(other)
+                dead.append(other)
+            if other in dead or state == "finished" or (state == "absent" and complete(other)):
+                waiting.remove(other)
         if waiting:
-            time.sleep(HEARTBEAT_S / 4)
+            time.sleep(LOOK_S)
     return sorted(dead)

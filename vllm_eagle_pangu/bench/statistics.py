@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.bench.records import Record, key_of
 from vllm_eagle_pangu.measure.statistics import percentile, rate, spread_of
 from vllm_eagle_pangu.measure.statistics import tau as tau_of
 
@@ -17,19 +17,14 @@ Runs = dict[tuple[str, int], dict[int, Record]]
 
 
 def runs_of(
-    records: Iterable[Record],
-    experiment: str,
-    group: str,
-    method: str,
-    temperature: float = 0.0,
+    records: Iterable[Record], experiment: str, group: str, method: str, temperature: float = 0.0
 ) -> Runs:
     """The answers of one method in one group, errors left out."""
     found: Runs = defaultdict(dict)
-    wanted = (experiment, group, method, temperature)
     for record in records:
-        place = tuple(record[name] for name in ("experiment", "group", "method", "temperature"))
-        if place == wanted and "output_ids" in record:
-            found[record["prompt"], record["turn"]][record["repeat"]] = record
+        *place, prompt, turn, repeat = key_of(record)
+        if place == [experiment, group, method, temperature] and "output_ids" in record:
+            found[prompt, turn][repeat] = record
     return dict(found)
 
 
@@ -66,13 +61,10 @@ def speedups_by_repeat(runs: Runs, plain: Runs) -> list[float]:
 def speedups_by_prompt(runs: Runs, plain: Runs) -> list[float]:
     """Per prompt and turn, the median over the repeats of the ratio to plain decoding."""
     ratios = []
-    for place, repeats in runs.items():
-        pairs = [
-            _rate([record]) / _rate([plain[place][repeat]])
-            for repeat, record in repeats.items()
-            if repeat in plain.get(place, {})
-        ]
-        if pairs:
+    for place, mine in runs.items():
+        both = mine.keys() & plain.get(place, {}).keys()
+        if both:
+            pairs = (_rate([mine[repeat]]) / _rate([plain[place][repeat]]) for repeat in both)
             ratios.append(statistics.median(pairs))
     return ratios
 

@@ -14,15 +14,12 @@ SWEEP_PROMPTS = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pair", metavar="FOLDER", help="a pair other than the shipped one")
-    parser.add_argument(
-        "--prompts", type=int, default=PROMPTS, help="held-out prompts (%(default)s)"
-    )
-    parser.add_argument(
-        "--tokens", type=int, default=TOKENS, help="tokens per completion (%(default)s)"
-    )
-    parser.add_argument(
-        "--nodes", type=int, default=NODES, help="node budget of a tree (%(default)s)"
-    )
+    for name, default, what in (
+        ("--prompts", PROMPTS, "held-out prompts"),
+        ("--tokens", TOKENS, "tokens per completion"),
+        ("--nodes", NODES, "node budget of a tree"),
+    ):
+        parser.add_argument(name, type=int, default=default, help=f"{what} (%(default)s)")
     parser.add_argument(
         "--chains",
         type=lambda text: tuple(int(length) for length in text.split(",")),

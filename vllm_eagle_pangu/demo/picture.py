@@ -72,23 +72,17 @@ def rows_of(nodes: list[Node]) -> list[float]:
 
     The accepted path's child comes first, so that the path is a straight line on top.
     """
-    children: dict[int, list[int]] = {index: [] for index in range(len(nodes))}
-    for index, node in enumerate(nodes):
-        if node.parent is not None:
-            children[node.parent].append(index)
     place = [0.0] * len(nodes)
     free = 0
 
     def put(index: int) -> None:
         nonlocal free
-        below = sorted(children[index], key=lambda child: nodes[child].kind == "rejected")
-        if not below:
-            place[index] = free
-            free += 1
-            return
+        below = [child for child, node in enumerate(nodes) if node.parent == index]
+        below.sort(key=lambda child: nodes[child].kind == "rejected")
         for child in below:
             put(child)
-        place[index] = place[below[0]]
+        place[index] = place[below[0]] if below else free
+        free += not below
 
     put(0)
     return place

@@ -54,24 +54,16 @@ def differences(
 
 
 def sweep_table(chains: list[Record], fastest: str) -> str:
-    rows = [
-        [
-            record.name,
-            f"{record.tokens_per_second():.1f}",
-            _tau(record),
-            "fastest" if record.name == fastest else "",
-        ]
-        for record in chains
-    ]
+    rows = []
+    for record in chains:
+        marked = "fastest" if record.name == fastest else ""
+        rows.append([record.name, f"{record.tokens_per_second():.1f}", _tau(record), marked])
     title = f"vLLM's own eagle3 with the same head, first {options.SWEEP_PROMPTS} prompts:"
     return f"\n{title}\n" + aligned(["method", "tokens/s", "tau", ""], rows)
 
 
 def comparison(
-    records: dict[str, Record],
-    rounding: ties.Rounding,
-    differing: Differences,
-    streams_alike: bool,
+    records: dict[str, Record], rounding: ties.Rounding, differing: Differences, streams_alike: bool
 ) -> str:
     """The headline table, every difference below it, and how it was measured.
 
@@ -88,11 +80,8 @@ def comparison(
     lines = ["", aligned(header, rows), "", f"Rounding: {rounding}."]
     for name, found in differing.items():
         lines += [f"{name}, prompt {index}: {_judgement(d)}" for index, d in sorted(found.items())]
-    lines.append(
-        f"Streamed answers of the tree: {'the same' if streams_alike else 'OTHER'} tokens."
-    )
-    lines.append(METHOD)
-    return "\n".join(lines)
+    alike = "the same" if streams_alike else "OTHER"
+    return "\n".join([*lines, f"Streamed answers of the tree: {alike} tokens.", METHOD])
 
 
 def figures(
@@ -119,10 +108,7 @@ def figures(
             }
             for name, found in differing.items()
         },
-        "settings": {
-            "flags": server_flags(),
-            "environment": server_environment(),
-        },
+        "settings": {"flags": server_flags(), "environment": server_environment()},
     }
 
 

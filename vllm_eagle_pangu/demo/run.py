@@ -4,12 +4,9 @@
 import argparse
 import contextlib
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from openai import OpenAIError
 
@@ -22,27 +19,13 @@ from vllm_eagle_pangu.demo.client import (
     target_rounding,
 )
 from vllm_eagle_pangu.measure.method import Method, chain
-from vllm_eagle_pangu.measure.server import Server
+from vllm_eagle_pangu.measure.server import Server, ended_by_sigterm
 
 TREE = "tree"
 PLAIN = "plain"
 EXACT = "float32"
 # Servers of the sweep that load at the same time: each takes about 2 GB.
 LOADED_TOGETHER = 2
-
-
-@contextlib.contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the stack like ctrl-C, so that the servers are ended."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def ready(

@@ -129,18 +129,19 @@ class Engine:
     ) -> dict[str, Any]:
         """Times and counts of one request.
 
-        `forward_times`: also the target's forward by itself, median per decoding step; it makes a
-        GPU wait in every step, so such a request's other times are not to be used there.
+        `forward_times`: also those of `modules` by themselves, medians per decoding step; they make
+        a GPU wait in every step, so such a request's other times are not to be used there.
         """
         before, spent = dict(self.counts), dict[str, float]()
         took: list[float] = []
-        forwards: list[float] = []
+        parts: list[dict[str, float]] = []
         tokens: list[int] = []
         first = 0
-        with timed(spent, {"forward": self.target_modules()} if forward_times else {}):
+        with timed(spent, self.modules() if forward_times else {}):
             for milliseconds, tokens in self.steps(prompt, name, **params):
                 took.append(milliseconds)
-                forwards.append(spent.pop("forward", 0.0))
+                parts.append(dict(spent))
+                spent.clear()
                 first = first or (len(took) if tokens else 0)
         assert first, "a request ends with at least one token"
         counts = {key: value - before[key] for key, value in self.counts.items()}
@@ -157,14 +158,22 @@ class Engine:
             "steps_ms": [round(step, 4) for step in took[first:]],
         }
         # A full CUDA graph replays without its modules.
-        if seen := [forward for forward in forwards[first:] if forward]:
-            figures["forward_ms"] = round(statistics.median(seen), 4)
+        for part in {part: None for step in parts[first:] for part in step}:
+            seen = [step[part] for step in parts[first:] if part in step]
+            figures[f"{part}_ms"] = round(statistics.median(seen), 4)
         return figures
 
-    def target_modules(self) -> list[Any]:
-        """Those whose calls are the target's forward and its logits."""
+    def modules(self) -> dict[str, list[Any]]:
+        """Whose calls are the target's forward with its logits; of vLLM's own runner, which tells
+        of no stages, also those that sample, and that draft."""
         (model,) = self.vllm.apply_model(lambda model: model)
-        return [model, *logits_of(model)]
+        found = {"forward": [model, *logits_of(model)]}
+        if not hasattr(self.runner, "stages"):
+            found["sampler"] = [self.runner.sampler]
+            if self.runner.speculative_config is not None:
+                head = self.runner.drafter.model
+                found["draft"] = [head, *logits_of(head)]
+        return found
 
     @contextmanager
     def watched(

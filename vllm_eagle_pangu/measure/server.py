@@ -14,9 +14,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType
 
 import psutil
 
@@ -88,6 +88,23 @@ def log_excerpt(log: Path) -> str:
     failing = [index for index, line in enumerate(lines) if FAILURE.search(line)]
     start = failing[0] if failing else max(0, len(lines) - LOG_LINES)
     return "\n".join(lines[start : start + LOG_LINES])
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds the stack like ctrl-C, once, so that servers and engines are ended."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        # Once one came, another would break off what is ended or written because of it.
+        if signal.getsignal(signal.SIGTERM) is leave:
+            signal.signal(signal.SIGTERM, before)
 
 
 class ProcessGroup:
@@ -217,12 +234,7 @@ class Server:
     def __enter__(self) -> "Server":
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         # Ctrl-C and sys.exit are no failures of the server.
         failed = kind is not None and issubclass(kind, Exception) and not self._healthy()
         if failed and self.group is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which method is the fastest, at each batch size and over all of them."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from vllm_eagle_pangu.measure.method import PLAIN, Method
 from vllm_eagle_pangu.tuning.race import Times
@@ -45,7 +45,7 @@ def ratio(times: Mapping[Method, Times], method: Method) -> float:
 
 def mean_ratio(raced: Raced, method: Method) -> float:
     """Geometric mean of `ratio` over the batch sizes."""
-    return math.exp(sum(math.log(ratio(times, method)) for times in raced.values()) / len(raced))
+    return geometric_mean(ratio(times, method) for times in raced.values())
 
 
 def verdict(raced: Raced, choice: Choice) -> list[str]:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real vLLM engines in this process, several at a time where memory allows."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.env import TRACE_DIR
 from vllm_eagle_pangu.measure.engine import Engine
+from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.serving import needs
 from vllm_eagle_pangu.tuning.settings import Settings
 
@@ -21,23 +23,18 @@ MEMORY_SHARE = 0.6
 def environment(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
     """Of the process that measures; the user's variables win where both are possible."""
     chosen = {
+        **server_environment(),
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         # Warnings of every engine's start would hide the progress.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "TRANSFORMERS_VERBOSITY": "error",
         "PYTHONWARNINGS": "ignore",
-        **given,
-        # The runner is hooked, so it has to be in this process.
-        **needs.ONE_PROCESS,
-        **needs.preload(given),
     }
-    if Path(settings.model).is_dir() and Path(settings.head).is_dir():
-        chosen.setdefault("HF_HUB_OFFLINE", "1")
-    # A trace would be timed along with the step.
-    chosen.pop(TRACE_DIR, None)
+    if not (Path(settings.model).is_dir() and Path(settings.head).is_dir()):
+        del chosen["HF_HUB_OFFLINE"]
+    # The runner is hooked, so it has to be in that process; a trace would be timed with the step.
+    chosen |= {**given, **needs.ONE_PROCESS, **needs.preload(given), TRACE_DIR: ""}
     return chosen
 
 
@@ -82,23 +79,17 @@ class Engines:
         if self.device != "cpu":
             share = self.settings.engine_args.get("gpu_memory_utilization", 1.0)
             return max(1, int(0.95 / share))
-        import psutil
-
         free = psutil.virtual_memory().available
         return max(1, int(MEMORY_SHARE * free / max(self.bytes_each, 1)))
 
     def _check_arguments(self) -> None:
         from vllm.engine.arg_utils import EngineArgs
 
-        known = set(EngineArgs.__dataclass_fields__)
         for key, value in self.settings.engine_args.items():
-            if key not in known:
-                raise refusal(
-                    f"--engine-args {key}", value, "vLLM has no such argument", "remove it"
-                )
+            if key not in EngineArgs.__dataclass_fields__:
+                why = "vLLM has no such argument"
+                raise refusal(f"--engine-args {key}", value, why, "remove it")
 
 
 def _resident_bytes() -> int:
-    import psutil
-
-    return int(psutil.Process(os.getpid()).memory_info().rss)
+    return int(psutil.Process().memory_info().rss)

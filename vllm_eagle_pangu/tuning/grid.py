@@ -33,31 +33,13 @@ def shapes(nodes: Iterable[int]) -> list[TreeShape]:
     for width in WIDTHS[1:]:
         for depth in range(1, DEPTH + 1):
             capacity = width + (depth - 1) * width * width
-            found += [
-                TreeShape(width, depth, count) for count in nodes if depth <= count <= capacity
-            ]
+            fitting = [count for count in nodes if depth <= count <= capacity]
+            found += [TreeShape(width, depth, count) for count in fitting]
     return found
 
 
 # What `--sweep` runs to see how close the choice came: from narrow to wide, shallow to deep.
-SWEEP = tuple(
-    TreeShape(*shape)
-    for shape in (
-        (2, 2, 4),
-        (2, 3, 6),
-        (2, 4, 8),
-        (2, 6, 10),
-        (3, 3, 8),
-        (3, 4, 8),
-        (3, 5, 12),
-        (3, 7, 14),
-        (4, 4, 10),
-        (4, 5, 12),
-        (4, 5, 16),
-        (4, 6, 20),
-        (6, 4, 16),
-        (6, 6, 24),
-        (8, 6, 32),
-    )
-)
+_SWEEP = [(2, 2, 4), (2, 3, 6), (2, 4, 8), (2, 6, 10), (3, 3, 8), (3, 4, 8), (3, 5, 12), (3, 7, 14)]
+_SWEEP += [(4, 4, 10), (4, 5, 12), (4, 5, 16), (4, 6, 20), (6, 4, 16), (6, 6, 24), (8, 6, 32)]
+SWEEP = tuple(TreeShape(*shape) for shape in _SWEEP)
 SWEEP_CHAINS = (1, 2, 3, 4, 5, 6, 7, 8)

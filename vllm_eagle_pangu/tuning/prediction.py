@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens per second of every shape, predicted, and which of them are measured."""
 
-import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, of_shape
@@ -53,38 +54,32 @@ def finalists(predicted: Mapping[int, Sequence[Prediction]]) -> dict[int, list[M
     Plain decoding and the same chains of vLLM's at all; of trees, some that promise most over all
     batch sizes and some that promise most at this one, no two of the same width and depth.
     """
-    own = {batch: _best_per_growth(rows) for batch, rows in predicted.items()}
     overall = _overall(predicted)
-    shared = [] if len(predicted) == 1 else _best_per_growth(overall)[:SHARED]
+    shared = [] if len(predicted) == 1 else _one_per_growth(overall)[:SHARED]
     lengths = {chain_shape(length) for length in grid.CHAINS}
-    best_chain = next((p.shape.depth for p in overall if p.shape in lengths), grid.CHAINS[0])
+    best_chain = next((shape.depth for shape in overall if shape in lengths), grid.CHAINS[0])
     # A pass of vLLM's drafter costs more than one of ours: if not this length, a shorter one.
     chains = [chain(n) for n in reversed(grid.CHAINS) if n <= best_chain][:CHAINS]
     chosen = {}
-    for batch, best in own.items():
-        trees = [p.shape for p in shared]
-        trees += [p.shape for p in best if p.shape not in trees]
-        chosen[batch] = [PLAIN, *chains, *map(of_shape, trees[:TREES])]
+    for batch, rows in predicted.items():
+        trees = dict.fromkeys([*shared, *_one_per_growth([row.shape for row in rows])])
+        chosen[batch] = [PLAIN, *chains, *map(of_shape, list(trees)[:TREES])]
     return chosen
 
 
-def _best_per_growth(rows: Sequence[Prediction]) -> list[Prediction]:
-    """Of each width and depth the fastest; `rows` and the answer have the fastest first."""
-    best: dict[tuple[int, int], Prediction] = {}
-    for prediction in rows:
-        best.setdefault((prediction.shape.width, prediction.shape.depth), prediction)
+def _one_per_growth(shapes: Sequence[TreeShape]) -> list[TreeShape]:
+    """Of each width and depth the first; the fastest come first."""
+    best: dict[tuple[int, int], TreeShape] = {}
+    for shape in shapes:
+        best.setdefault((shape.width, shape.depth), shape)
     return list(best.values())
 
 
-def _overall(predicted: Mapping[int, Sequence[Prediction]]) -> list[Prediction]:
+def _overall(predicted: Mapping[int, Sequence[Prediction]]) -> list[TreeShape]:
     """Shapes known at every batch size, by the geometric mean of their share of the best there."""
-    shares: dict[TreeShape, list[float]] = {}
-    last: dict[TreeShape, Prediction] = {}
+    shares: dict[TreeShape, list[float]] = defaultdict(list)
     for rows in predicted.values():
         for prediction in rows:
-            share = prediction.tokens_per_s / rows[0].tokens_per_s
-            shares.setdefault(prediction.shape, []).append(math.log(share))
-            last[prediction.shape] = prediction
-    everywhere = [shape for shape, logs in shares.items() if len(logs) == len(predicted)]
-    everywhere.sort(key=lambda shape: -sum(shares[shape]))
-    return [last[shape] for shape in everywhere]
+            shares[prediction.shape].append(prediction.tokens_per_s / rows[0].tokens_per_s)
+    everywhere = [shape for shape, found in shares.items() if len(found) == len(predicted)]
+    return sorted(everywhere, key=lambda shape: -geometric_mean(shares[shape]))

@@ -30,6 +30,8 @@ SECONDS = 30.0
 MIN_SAMPLES = 3
 DEPTHS = (2, 5, 10)
 
+Cells = Sequence[int]
+
 
 @dataclass
 class Probes:
@@ -41,18 +43,11 @@ class Probes:
 
     @classmethod
     def empty(
-        cls,
-        batch_size: int,
-        widths: Sequence[int],
-        depths: Sequence[int],
-        budgets: Sequence[int],
+        cls, batch_size: int, widths: Sequence[int], depths: Sequence[int], budgets: Sequence[int]
     ) -> "Probes":
         """Nothing measured yet."""
-        return cls(
-            batch_size,
-            {(width, depth): [] for width in widths for depth in depths},
-            {nodes: [] for nodes in budgets},
-        )
+        growths = {(width, depth): list[float]() for width in widths for depth in depths}
+        return cls(batch_size, growths, {nodes: [] for nodes in budgets})
 
     def next_shape(self) -> TreeShape:
         """The least measured (W, D), with the least measured M that it can hold."""

@@ -32,10 +32,7 @@ def encode(settings: Settings, room: int) -> tuple[list[Prompt], int]:
     if limit is not None:
         prompts = [prompt for prompt in prompts if len(prompt) + room <= limit]
         if not prompts:
-            raise refusal(
-                "max_model_len",
-                limit,
-                f"no prompt leaves room for the {room} positions behind it",
-                "raise it in --engine-args, or lower --tokens",
-            )
+            why = f"no prompt leaves room for the {room} positions behind it"
+            mend = "raise it in --engine-args, or lower --tokens"
+            raise refusal("max_model_len", limit, why, mend)
     return prompts, limit or -(-(max(map(len, prompts)) + room) // 64) * 64

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.prompts import pieces, spread
@@ -44,13 +46,8 @@ class Times:
     @property
     def range_per_s(self) -> tuple[float, float]:
         """The slowest and the fastest round."""
-        rates = [
-            sum(tokens) / sum(seconds)
-            for tokens, seconds in zip(
-                zip(*self.tokens, strict=True), zip(*self.seconds, strict=True), strict=True
-            )
-        ]
-        return min(rates), max(rates)
+        tokens, seconds = (np.sum(each, axis=0) for each in (self.tokens, self.seconds))
+        return float(min(tokens / seconds)), float(max(tokens / seconds))
 
     @property
     def tau(self) -> float | None:
@@ -80,18 +77,13 @@ def race(
     settings = engines.settings
     params = {"temperature": settings.temperature, "max_tokens": settings.tokens}
     results: dict[Method, Times] = {}
-    for index, group in enumerate(groups):
+    for group in groups:
         with ExitStack() as stack:
-            opened = {}
-            for method in group:
-                engine = _opened(stack, engines, method, batch_size, say)
-                if engine is not None:
-                    opened[method] = engine
-            if opened:
-                results |= _run(opened, params, work, seconds * len(group), rounds)
-        if index == 0:
-            # The others are run on as much as the first had time for.
-            work = work[: max(len(times.seconds) for times in results.values())]
+            each = {method: _opened(stack, engines, method, batch_size, say) for method in group}
+            opened = {method: engine for method, engine in each.items() if engine is not None}
+            results |= _run(opened, params, work, seconds * len(group), rounds) if opened else {}
+        # The others are run on as much as the first had time for.
+        work = work[: max(len(times.seconds) for times in results.values())]
     return results
 
 

@@ -4,10 +4,11 @@
 import json
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.demo import pair
 
 BATCH_SIZES = (1, 4, 16)
 TOKENS = 96
@@ -46,10 +47,8 @@ class Settings:
         fine = sizes and min(sizes) >= 1 and len(set(sizes)) == len(sizes)
         why = "must be different whole numbers of 1 or more"
         _require(fine, "--batch-sizes", shown, why, "write --batch-sizes 1,4,16")
-        mend = f"set it to {MIN_TOKENS} or more"
-        _require(
-            self.tokens >= MIN_TOKENS, "--tokens", self.tokens, "too few steps to measure", mend
-        )
+        fine, mend = self.tokens >= MIN_TOKENS, f"set it to {MIN_TOKENS} or more"
+        _require(fine, "--tokens", self.tokens, "too few steps to measure", mend)
         fine, mend = 0 <= self.temperature <= 2, "set it to what your requests use, 0 for greedy"
         _require(fine, "--temperature", self.temperature, "must be between 0 and 2", mend)
         fine = self.out.endswith(".json")
@@ -64,46 +63,22 @@ class Settings:
 
         Raises ValueError as the class does, and for a part that is missing.
         """
-        chosen = {"model": arguments.model, "head": arguments.head, "prompts": arguments.prompts}
-        engine_args = _json_object(arguments.engine_args)
+        values = {one.name: getattr(arguments, one.name) for one in fields(cls)}
+        values["batch_sizes"] = _sizes(arguments.batch_sizes)
+        values["engine_args"] = _json_object(arguments.engine_args)
         if arguments.demo:
-            chosen = {key: value or _demo()[key] for key, value in chosen.items()}
-            engine_args = _DEMO_ARGS | engine_args
-        for key, value in chosen.items():
-            mend = "give it, or --demo for the demo pair"
-            _require(value, f"--{key}", value, "is needed", mend)
-        return cls(
-            **chosen,
-            batch_sizes=_sizes(arguments.batch_sizes),
-            tokens=arguments.tokens,
-            temperature=arguments.temperature,
-            out=arguments.out,
-            engine_args=engine_args,
-            sweep=arguments.sweep,
-        )
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Settings":
-        values = json.loads(text)
-        return cls(**values | {"batch_sizes": tuple(values["batch_sizes"])})
+            found = pair.find()
+            parts = {"model": found.target, "head": found.draft, "prompts": found.prompts}
+            values |= {key: str(path) for key, path in parts.items() if not values[key]}
+            values["engine_args"] = _DEMO_ARGS | values["engine_args"]
+        mend = "give it, or --demo for the demo pair"
+        for key in ("model", "head", "prompts"):
+            _require(values[key], f"--{key}", values[key], "is needed", mend)
+        return cls(**values)
 
 
 # As `make demo` serves the pair; 256 MiB hold 16 of its longest prompts.
 _DEMO_ARGS = {"dtype": "bfloat16", "kv_cache_memory_bytes": 2**28}
-
-
-def _demo() -> dict[str, str]:
-    from vllm_eagle_pangu.demo import pair
-
-    found = pair.find()
-    return {
-        "model": str(found.target),
-        "head": str(found.draft),
-        "prompts": str(found.prompts),
-    }
 
 
 def _sizes(text: str) -> tuple[int, ...]:

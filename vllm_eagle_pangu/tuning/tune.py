@@ -98,12 +98,9 @@ def _record(engines: Engines, prompts: Sequence[Prompt], outcome: Outcome, say: 
     outcome.positions = recording.positions
     chain = recording.tau(TreeShape(1, 1, 1))
     if chain is None:
-        raise refusal(
-            "--prompts",
-            settings.prompts,
-            "the target ends every completion at once",
-            "give prompts that it has something to say to",
-        )
+        mend = "give prompts that it has something to say to"
+        why = "the target ends every completion at once"
+        raise refusal("--prompts", settings.prompts, why, mend)
     say(f"{recording.positions} tokens recorded; one draft a step gives tau {chain:.2f}")
     return recording
 
@@ -116,9 +113,8 @@ def _cost(engines: Engines, prompts: Sequence[Prompt], batch: int, say: Say) -> 
         empty = Probes.empty(batch, grid.WIDTHS, DEPTHS, budgets)
         probes = probe(engine, prompts, empty, settings.tokens, settings.temperature)
     steps = sum(map(len, probes.verify_ms.values()))
-    say(
-        f"batch {batch}: {steps} steps of {len(probes.draft_ms)} growths and {len(budgets)} budgets"
-    )
+    cells = f"{len(probes.draft_ms)} growths and {len(budgets)} budgets"
+    say(f"batch {batch}: {steps} steps of {cells}")
     return StepCost.fitted(probes, grid.DEPTH)
 
 

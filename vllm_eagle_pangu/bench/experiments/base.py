@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +93,7 @@ class Experiment:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.config = getattr(bench.config, SECTIONS[self.key])
+        self.errors: list[str] = []
 
     def groups(self) -> list[Group]:
         return []
@@ -104,6 +106,34 @@ class Experiment:
 
     def new_result(self) -> Result:
         return Result(self.key, self.title)
+
+    def tried(self, work: Callable[..., None], *arguments: Any) -> None:
+        """An experiment that breaks takes no other down: its error is a part of its result."""
+        try:
+            work(*arguments)
+        except Exception as error:
+            self.errors.append(f"{type(error).__name__}: {error}")
+            print(f"{self.key} failed: {self.errors[-1]}", flush=True)
+
+    def concluded(self, records: list[Record]) -> Result:
+        """The result, or why there is none, and whatever failed on the way."""
+        try:
+            result = self.result(records)
+        except Exception as error:
+            result = self.new_result()
+            result.errors.append(f"no result: {type(error).__name__}: {error}")
+        result.errors += self.errors + record_errors(records, self.key)
+        return result
+
+
+def record_errors(records: Iterable[Record], experiment: str) -> list[str]:
+    """Each error of an experiment once, with how many answers it cost."""
+    counted = Counter(
+        (record["method"], record["error"])
+        for record in records
+        if record["experiment"] == experiment and "error" in record
+    )
+    return [f"{method}: {error} ({count} answers)" for (method, error), count in counted.items()]
 
 
 def speedup_text(row: Row) -> str:

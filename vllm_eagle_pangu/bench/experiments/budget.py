@@ -33,31 +33,25 @@ class Budget(Experiment):
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()
         for name in self.sweeps():
-            swept = []
-            for part in self.bench.parts[self.key]:
-                if part.belongs_to(name):
-                    swept += self._rows(records, name, part)
+            parts = [part for part in self.bench.parts[self.key] if part.belongs_to(name)]
+            swept = [row for part in parts for row in self._rows(records, name, part)]
             result.rows += swept
             result.conclusions += _conclusions(name, swept)
         return result
 
     def _rows(self, records: list[Record], sweep: str, part: Group) -> list[Row]:
-        rows = []
-        for method in part.methods:
-            row = self.bench.row(records, part, method) if method != PLAIN else None
-            if row is not None:
-                assert method.shape is not None
-                size = {"depth": method.shape.depth, "nodes": method.nodes}
-                rows.append({"sweep": sweep, **size, **row})
-        return rows
+        return [
+            {"sweep": sweep, "depth": method.shape.depth, "nodes": method.nodes, **row}
+            for method in part.methods
+            if method.shape and (row := self.bench.row(records, part, method))
+        ]
 
 
 def _conclusions(name: str, rows: list[Row]) -> list[str]:
     best = fastest(rows)
     if best is None:
         return []
-    what = {"nodes": "M", "depths": "D"}[name]
-    column = {"nodes": "nodes", "depths": "depth"}[name]
+    what, column = {"nodes": ("M", "nodes"), "depths": ("D", "depth")}[name]
     longest = max(rows, key=lambda row: row["tau"] or 1)
     text = f"Over {what}: fastest at {what}={best[column]}, {ratio_text(best)}"
     if longest is best:

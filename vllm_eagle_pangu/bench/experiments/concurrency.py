@@ -7,6 +7,7 @@ import contextlib
 import statistics
 import tempfile
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 
 from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, ConcurrencyConfig
@@ -45,16 +46,11 @@ class Concurrency(Experiment):
 
     def after(self, session: Session, records: list[Record]) -> None:
         methods = self.methods(records)
-        missing = {
-            method
-            for method in methods
-            for level in self.config.levels
-            for repeat in range(self.config.repeats)
-            if not session.has(self._key(method, level, repeat))
-        }
+        points = product(methods, self.config.levels, range(self.config.repeats))
+        missing = {point[0] for point in points if not session.has(self._key(*point))}
         if not missing:
             return
-        session.free_engines()
+        session.end_engines()
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             dataset = Path(folder) / "prompts.json"
@@ -62,12 +58,10 @@ class Concurrency(Experiment):
             write_dataset([talk.text(prompt) for prompt in self.bench.prompts], dataset)
             place, config = self.bench.place, self.bench.config
             servers = {
-                method: bench_server(method, place.target, place.head, config)
+                method: stack.enter_context(bench_server(method, place.target, place.head, config))
                 for method in methods
                 if method in missing
             }
-            for server in servers.values():
-                stack.enter_context(server)
             for server in servers.values():
                 server.wait()
             self._measure_all(session, servers, dataset)
@@ -112,27 +106,16 @@ def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Reco
     names = ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms")
     figures = {name: statistics.median(r[name] for r in mine.values()) for name in names}
     taus = [record["tau"] for record in mine.values() if record["tau"] is not None]
-    row = {
-        "concurrency": level,
-        "method": method,
-        "requests": next(iter(mine.values()))["requests"],
-        **figures,
-        "tau": statistics.mean(taus) if taus else None,
-    }
-    ratios = [
-        record["tokens_per_s"] / plain[repeat]["tokens_per_s"]
-        for repeat, record in mine.items()
-        if repeat in plain
-    ]
+    requests = next(iter(mine.values()))["requests"]
+    row = {"concurrency": level, "method": method, "requests": requests, **figures}
+    row["tau"] = statistics.mean(taus) if taus else None
+    both = [repeat for repeat in mine if repeat in plain]
+    ratios = [mine[repeat]["tokens_per_s"] / plain[repeat]["tokens_per_s"] for repeat in both]
     return row | (spread_of(ratios) if ratios else {})
 
 
 def _conclusions(rows: list[Row]) -> list[str]:
-    methods = dict.fromkeys(row["method"] for row in rows if row["method"] != PLAIN.name)
-    return [
-        sentence
-        for method in methods
-        for sentence in pays_until(
-            method, [r for r in rows if r["method"] == method], "concurrency"
-        )
-    ]
+    found = []
+    for method in dict.fromkeys(row["method"] for row in rows if row["method"] != PLAIN.name):
+        found += pays_until(method, [r for r in rows if r["method"] == method], "concurrency")
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row
@@ -13,7 +12,8 @@ from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
 from vllm_eagle_pangu.measure.method import PLAIN, tree
 from vllm_eagle_pangu.measure.statistics import percentile
-from vllm_eagle_pangu.tracing.reader import read_run, run_folders
+from vllm_eagle_pangu.tracing.reader import read_run
+from vllm_eagle_pangu.tracing.schema import MANIFEST
 
 TOTAL = "whole step"
 RUNNER = "in the runner"
@@ -55,16 +55,8 @@ class Stages(Experiment):
         return result
 
     def _traces(self, method: str) -> Iterable[dict[str, Any]]:
-        for folder in sorted(self.bench.place.out.glob(f"traces/rank-*/{method}")):
-            for run in _runs(folder):
-                yield from ({**line, "run": str(run)} for line in read_run(run))
-
-
-def _runs(folder: Path) -> list[Path]:
-    try:
-        return run_folders(folder)
-    except FileNotFoundError:
-        return []
+        for manifest in sorted(self.bench.place.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):
+            yield from read_run(manifest.parent)
 
 
 def stage_times(lines: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
@@ -84,9 +76,8 @@ def _rows(method: str, stages: dict[str, list[float]], steps: list[float]) -> li
     rows = [_row(method, name, times, whole) for name, times in parts.items()]
     if rows:
         inside = sum(row["p50_ms"] for row in rows)
-        rest = {"p50_ms": whole - inside, "p90_ms": None, "p99_ms": None}
-        share = (whole - inside) / whole
-        rows.append({"method": method, "stage": REST, "steps": len(steps), **rest, "share": share})
+        rest = _row(method, REST, [whole - inside], whole)
+        rows.append(rest | {"steps": len(steps), "p90_ms": None, "p99_ms": None})
     if STEP_SUM in stages:
         rows.append(_row(method, RUNNER, stages[STEP_SUM], whole))
     return [*rows, _row(method, TOTAL, steps, whole)]

@@ -25,12 +25,11 @@ class Throughput(Experiment):
         return [Group(self.key, "batch-1", self.bench.methods(), prompts)]
 
     def rows(self, records: list[Record]) -> list[Row]:
-        found = []
-        for method in self.bench.methods():
-            row = self.bench.row(records, self.bench.part(self.key, method), method)
-            if row is not None:
-                found.append({"kind": method.kind, "nodes": method.nodes, **row})
-        return found
+        return [
+            {"kind": method.kind, "nodes": method.nodes, **row}
+            for method in self.bench.methods()
+            if (row := self.bench.row(records, self.bench.part(self.key, method), method))
+        ]
 
     def result(self, records: list[Record]) -> Result:
         result = self.new_result()

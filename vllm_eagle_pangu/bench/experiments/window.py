@@ -35,13 +35,10 @@ class Window(Experiment):
     def _add_distances(self, result: Result) -> None:
         from vllm_eagle_pangu.bench.attention_distance import distance_rows, distances
 
-        conversations = self.bench.conversations
+        place = self.bench.place
         try:
-            found = distances(
-                self.bench.place.target,
-                self.bench.place.head,
-                [conversations.ids(prompt) for prompt in self.bench.longest],
-            )
+            texts = [self.bench.conversations.ids(prompt) for prompt in self.bench.longest]
+            found = distances(place.target, place.head, texts)
         # A head or a target that torch alone does not know takes only the histogram away.
         except (ValueError, KeyError, OSError) as error:
             result.errors.append(f"no attention distances: {error}")
@@ -52,10 +49,10 @@ class Window(Experiment):
             "drafter, the row's position less that of the key with the most weight. Every (row, "
             "head) counts once, rows of little context too."
         )
-        windows = [window for window in self.config.windows if window is not None]
         shares = [
             f"{100 * (found < window).float().mean().item():.0f} % within {window}"
-            for window in windows
+            for window in self.config.windows
+            if window is not None
         ]
         if shares:
             result.conclusions.append(f"The drafter's strongest key lies {', '.join(shares)}.")
