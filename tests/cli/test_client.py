@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from vllm_eagle_pangu.demo import report
 from vllm_eagle_pangu.demo.client import Client
 
 IDS = {"index": 0, "text": "ab", "finish_reason": "length", "token_ids": [5, 6]}
@@ -21,7 +22,8 @@ def client():
 
     def answer(request):
         body = json.loads(request.content)
-        assert body["temperature"] == 0 and body["ignore_eos"] and body["return_token_ids"]
+        assert body["temperature"] == 0 and body["return_token_ids"]
+        assert body["ignore_eos"] != found.ends
         if body.get("stream"):
             parts = [{**IDS, "token_ids": ids} for ids in ([5], None, [6, 7])]
             lines = [json.dumps({"choices": [part]}) for part in parts]
@@ -44,7 +46,7 @@ def client():
 def test_tokens_of_whole_and_streamed_answers(client):
     whole = client.complete("p", 2)
     assert (whole.text, whole.prompt_ids, whole.ids) == ("ab", [1, 2], [5, 6])
-    assert client.stream("p", 3) == ([5, 6, 7], [1, 2])
+    assert list(client.stream("p", 3)) == [("ab", [5]), ("ab", [6, 7])]
 
 
 def test_logits_by_token_of_what_was_drawn_and_of_what_is_asked_about(client):
@@ -55,3 +57,25 @@ def test_logits_by_token_of_what_was_drawn_and_of_what_is_asked_about(client):
 def test_an_answer_of_another_length_is_no_measurement(client):
     with pytest.raises(AssertionError, match="2 tokens, not 3"):
         client.complete("p", 3)
+    client.ends = True
+    assert client.complete("p", 3).ids == [5, 6]
+    with pytest.raises(AssertionError, match="2 tokens, not 1"):
+        client.complete("p", 1)
+
+
+CHUNKS = [("One", [1]), (" two\nthree", [2, 3]), (" four", [4])]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "shown"),
+    [
+        (False, "  > One| two\n  > three| four\n"),
+        (True, "  > \x1b[36mOne\x1b[33m two\n  > three\x1b[36m four\x1b[0m\n"),
+    ],
+)
+def test_each_step_of_a_chat_is_seen_as_one_piece(capsys, monkeypatch, terminal, shown):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    assert report.spoken("Hi?\nAnswer:", iter(CHUNKS)) == ([1, 2, 1], [1, 2, 3, 4])
+    said = capsys.readouterr().out
+    assert said.startswith("  | Hi?\n  | Answer:\n" + shown)
+    assert said.endswith("(4 tokens in 3 pieces)\n\n")

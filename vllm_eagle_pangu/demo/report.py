@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo prints."""
 
+import sys
+from collections.abc import Iterable
+
 from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.demo import options
 from vllm_eagle_pangu.demo.client import Client, Record
@@ -10,9 +13,10 @@ from vllm_eagle_pangu.ties import Difference
 
 PROMPT_LINES = 4
 COMPLETION_LINES = 10
+ENDS = "\x1b[0m"
 
 METHOD = f"""\
-Batch 1, greedy, fixed length; tokens per second as the client sees them, prompt included: per
+Batch 1, greedy; tokens per second as the client sees them, prompt included: per
 prompt the median of {options.REPEATS} runs. The servers stand side by side, idle but for the one
 asked; each prompt goes to all methods in turn, so that a slow minute slows them all. tau = tokens
 per target forward, from the servers' own counters. Rounding: how far the plain server's logits lie
@@ -31,6 +35,24 @@ def completion(prompt: str, text: str, chunks: list[int]) -> str:
     lines = [f"  | {line}" for line in [*before, last + first]]
     lines += [f"  > {line}" for line in [*further[:COMPLETION_LINES], *dropped]]
     return "\n".join([*lines, f"  ({sum(chunks)} tokens streamed in {len(chunks)} chunks)\n"])
+
+
+def spoken(prompt: str, chunks: Iterable[tuple[str, list[int]]]) -> tuple[list[int], list[int]]:
+    """Print an answer as it comes, what each step of the engine accepted as one piece: in turns of
+    two colours on a terminal, else between bars. Sizes of the chunks, and all token ids.
+
+    `chunks`: text and token ids of each.
+    """
+    marks = ("\x1b[36m", "\x1b[33m") if sys.stdout.isatty() else ("", "|")
+    print("\n".join(f"  | {line}" for line in prompt.splitlines()[-PROMPT_LINES:]), end="\n  > ")
+    sizes, ids = list[int](), list[int]()
+    for text, part in chunks:
+        mark = marks[len(sizes) % 2 if marks[0] else bool(sizes)]
+        print(mark + text.replace("\n", "\n  > "), end="", flush=True)
+        sizes.append(len(part))
+        ids += part
+    print(f"{ENDS if marks[0] else ''}\n  ({len(ids)} tokens in {len(sizes)} pieces)\n", flush=True)
+    return sizes, ids
 
 
 def differences(

