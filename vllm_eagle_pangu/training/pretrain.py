@@ -119,8 +119,10 @@ def _loss(model: LlamaForCausalLM, body: torch.nn.Module, tokens: Tensor, rows: 
     for part in parts:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             hidden = body(input_ids=part[:, :-1], use_cache=False).last_hidden_state
-        loss = chunked_cross_entropy(
-            hidden.flatten(0, 1), model.lm_head.weight, part[:, 1:].reshape(-1), rows=256
+        labels = part[:, 1:].reshape(-1)
+        mean = torch.full(labels.shape, 1 / len(labels))
+        loss, _ = chunked_cross_entropy(
+            hidden.flatten(0, 1), model.lm_head.weight, labels, mean, rows=256
         )
         weight = part.shape[0] / tokens.shape[0]
         (loss * weight).backward()

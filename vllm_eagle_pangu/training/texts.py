@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from vllm_eagle_pangu.measure.prompts import json_lines
 
 
 def read_texts(patterns: tuple[str, ...]) -> Iterator[str]:
@@ -23,11 +24,10 @@ def read_texts(patterns: tuple[str, ...]) -> Iterator[str]:
         if not paths:
             raise ValueError(f"texts: {pattern!r} matches no file: mend the pattern")
         for path in paths:
-            text = Path(path).read_text(encoding="utf-8")
             if path.endswith(".jsonl"):
-                yield from _json_lines(path, text)
+                yield from _json_lines(Path(path))
             else:
-                yield text
+                yield Path(path).read_text(encoding="utf-8")
 
 
 def tokenize_texts(tokenizer: Any, patterns: tuple[str, ...]) -> np.ndarray:
@@ -41,10 +41,8 @@ def tokenize_texts(tokenizer: Any, patterns: tuple[str, ...]) -> np.ndarray:
     return np.concatenate(pieces)
 
 
-def _json_lines(path: str, text: str) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            record = json.loads(line)
-            if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-                raise ValueError(f'texts: {path} line {number} has no string "text": add it')
-            yield record["text"]
+def _json_lines(path: Path) -> Iterator[str]:
+    for number, record in json_lines(path):
+        if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+            raise ValueError(f'texts: {path} line {number} has no string "text": add it')
+        yield record["text"]

@@ -19,7 +19,7 @@ from torch import Tensor
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.budget import Budget, learning_rate_factor
 from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.cross_entropy import chunked_soft_cross_entropy
+from vllm_eagle_pangu.training.cross_entropy import chunked_cross_entropy
 from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.evaluate import measure_acceptance
 from vllm_eagle_pangu.training.head import EagleHead, HeadShape, RolloutKeys
@@ -139,7 +139,7 @@ def rollout_loss(
         wanted = best[:, part].flatten()
         spoken = (batch.spoken[:, named] & (batch.document[:, named] == document)).flatten()
         usable = (spoken & (wanted >= 0)).float()
-        total, chosen = chunked_soft_cross_entropy(
+        total, chosen = chunked_cross_entropy(
             normed.flatten(0, 1), head.lm_head.weight, probs[:, part].flatten(0, 1), usable
         )
         losses.append(step_decay**step * total / usable.sum().clamp_min(1.0))
