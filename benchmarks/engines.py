@@ -9,7 +9,13 @@ from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.files import facts, write_json
 from vllm_eagle_pangu.measure.method import Method
-from vllm_eagle_pangu.measure.prompts import read_texts
+from vllm_eagle_pangu.measure.prompts import (
+    Conversations,
+    packaged_humaneval,
+    read_prompts,
+    read_texts,
+    spread,
+)
 from vllm_eagle_pangu.measure.server import server_environment
 
 # Read when vLLM is imported, which nobody has done yet.
@@ -19,11 +25,13 @@ PAIR = pair.find()
 SHAPES = {"chain": (1, 5, 5), "narrow": (2, 3, 6), "default": (4, 5, 16), "wide": (8, 6, 48)}
 
 
-def engine(method: Method, trace_dir: str | None = None, **arguments: Any) -> Engine:
+def engine(
+    method: Method, trace_dir: str | None = None, of: pair.Pair = PAIR, **arguments: Any
+) -> Engine:
     defaults = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1152}
     defaults |= {"max_num_seqs": 16, "max_num_batched_tokens": 512}
-    speculative = method.speculative_config(str(PAIR.draft), trace_dir)
-    return Engine(str(PAIR.target), speculative, **{**defaults, **arguments})
+    speculative = method.speculative_config(str(of.draft), trace_dir)
+    return Engine(str(of.target), speculative, **{**defaults, **arguments})
 
 
 def heldout_prompts() -> list[list[int]]:
@@ -32,6 +40,16 @@ def heldout_prompts() -> list[list[int]]:
 
     tokenizer = AutoTokenizer.from_pretrained(PAIR.target)
     return [tokenizer(text)["input_ids"] for text in read_texts(str(PAIR.prompts))]
+
+
+def chats(of: pair.Pair, count: int) -> list[list[int]]:
+    """Token ids of held-out instructions and HumanEval's problems, half each, as a user's chat."""
+    from transformers import AutoTokenizer
+
+    chat = Conversations(AutoTokenizer.from_pretrained(of.target), chat=True)
+    sources = (("instructions", of.prompts), ("humaneval", packaged_humaneval()))
+    halves = [spread(read_prompts(*source), count // 2) for source in sources]
+    return [chat.ids(prompt) for half in halves for prompt in half]
 
 
 def by_length(count: int) -> list[list[int]]:

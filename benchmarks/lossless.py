@@ -3,6 +3,7 @@
 
     python benchmarks/lossless.py --dtype float32
     python benchmarks/lossless.py --dtype bfloat16 --shapes default
+    python benchmarks/lossless.py --pair smollm2 --shapes narrow default --batches 1 8
 
 In float32 every token must be equal. In bfloat16 every token of a differing output must be the
 target's best to within the target's own rounding, measured here (`vllm_eagle_pangu/ties.py`).
@@ -10,17 +11,20 @@ target's best to within the target's own rounding, measured here (`vllm_eagle_pa
 
 import argparse
 import sys
+from functools import partial
 from itertools import chain
 from typing import Any
 
-from engines import SHAPES, by_length, engine, save
+from engines import SHAPES, by_length, chats, engine, save
 
 from vllm_eagle_pangu import ties
+from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pair", choices=pair.NAMES, default=pair.DEMO)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
@@ -28,19 +32,24 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     args = parser.parse_args()
 
-    # The ends made 3 and 900 tokens.
-    prompts = by_length(args.prompts)
-    prompts[0], prompts[-1] = prompts[0][:3], [*prompts[-1], *prompts[-2]][:900]
+    found = pair.find(args.pair)
+    if found.chat:
+        prompts = chats(found, args.prompts)
+    else:
+        # The ends made 3 and 900 tokens.
+        prompts = by_length(args.prompts)
+        prompts[0], prompts[-1] = prompts[0][:3], [*prompts[-1], *prompts[-2]][:900]
+    start = partial(engine, of=found)
     lengths = sorted(map(len, prompts))
     print(f"{len(prompts)} prompts of {lengths[0]} to {lengths[-1]} tokens, {args.dtype}")
     whole = {"max_tokens": args.tokens, "ignore_eos": True}
-    with engine(PLAIN, dtype=args.dtype) as llm:
+    with start(PLAIN, dtype=args.dtype) as llm:
         plain = llm.generate(prompts, **whole)
 
     rows, differing = [], []
     for name in args.shapes:
         for batch in args.batches:
-            with engine(tree(SHAPES[name]), dtype=args.dtype, max_num_seqs=batch) as llm:
+            with start(tree(SHAPES[name]), dtype=args.dtype, max_num_seqs=batch) as llm:
                 outputs = llm.generate(prompts, **whole)
             different = [i for i, out in enumerate(outputs) if out != plain[i]]
             differing += [(name, batch, i, outputs[i]) for i in different]
@@ -48,22 +57,23 @@ def main() -> int:
             same = f"{rows[-1]['identical']}/{len(prompts)} identical"
             print(f"{name:>8} {SHAPES[name]} batch {batch:>2}: {same}", flush=True)
 
-    rounding, found = _judged(args, prompts, plain, differing)
-    wrong = [one for one in found if one["wrong"] is not None]
-    for one in found:
+    rounding, judged = _judged(args, start, prompts, plain, differing)
+    wrong = [one for one in judged if one["wrong"] is not None]
+    for one in judged:
         print(
             f"  {one['shape']} batch {one['batch']} prompt {one['prompt']} "
             f"token {one['position']}: gap {one['gap']:.4f}, of all tokens {one['largest_gap']:.4f}"
         )
     print(f"Rounding: {rounding}.")
-    print(f"{len(found)} outputs differ, {len(wrong)} of them by more than rounding")
-    results = {"rows": rows, "rounding": vars(rounding), "differences": found, "prompts": lengths}
-    print(save(f"lossless-{args.dtype}", results))
-    return 1 if wrong or (found and args.dtype == "float32") else 0
+    print(f"{len(judged)} outputs differ, {len(wrong)} of them by more than rounding")
+    results = {"rows": rows, "rounding": vars(rounding), "differences": judged, "prompts": lengths}
+    name = "lossless" if args.pair == pair.DEMO else f"lossless-{args.pair}"
+    print(save(f"{name}-{args.dtype}", results))
+    return 1 if wrong or (judged and args.dtype == "float32") else 0
 
 
 def _judged(
-    args: Any, prompts: Any, plain: Any, differing: Any
+    args: Any, start: Any, prompts: Any, plain: Any, differing: Any
 ) -> tuple[ties.Rounding, list[dict[str, Any]]]:
     """The target's own rounding, and every differing output judged by it."""
     low: list[ties.Logits] = []
@@ -75,12 +85,12 @@ def _judged(
         return [[_values(row) for row in output] for output in rows]
 
     whole = {"max_tokens": args.tokens, "ignore_eos": True}
-    with engine(PLAIN, dtype=args.dtype, logprobs_mode="raw_logits") as llm:
+    with start(PLAIN, dtype=args.dtype, logprobs_mode="raw_logits") as llm:
         answers = llm.answers(prompts, logprobs=ties.TOP, **whole)
         low += [_values(row) for a in answers for row in a.outputs[0].logprobs]
         outputs = [list(a.outputs[0].token_ids) for a in answers]
         low += chain.from_iterable(logits(prompts, outputs))
-    with engine(PLAIN, dtype="float32", logprobs_mode="raw_logits") as llm:
+    with start(PLAIN, dtype="float32", logprobs_mode="raw_logits") as llm:
         exact = list(chain.from_iterable(logits(prompts, outputs)))
         rounding = ties.rounding(zip(low, exact + exact, strict=True))
         rows = logits([prompts[index] for _, _, index, _ in differing], [d[-1] for d in differing])
