@@ -219,7 +219,8 @@ def save_rows(rows: list[Row], folder: Path) -> None:
     torch.save(dict(counts), folder / FREQUENCIES_FILE)
     columns = {name: [row[name] for row in rows] for name in ("input_ids", "loss_mask")}
     lengths = [len(row["input_ids"]) for row in rows]
-    Dataset.from_dict({**columns, "seq_len": lengths}).save_to_disk(folder)
+    rows_of_tensors = Dataset.from_dict({**columns, "seq_len": lengths}).with_format("torch")
+    rows_of_tensors.save_to_disk(folder)  # with the format, which speculators takes as it is
     print(f"answers: {len(rows)} rows, {sum(counts.values())} tokens of the target's", flush=True)
 
 
