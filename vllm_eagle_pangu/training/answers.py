@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +175,18 @@ _llm: Any = None
 
 def _load(model: str, options: dict[str, Any]) -> None:
     global _llm  # noqa: PLW0603 - of a process of its own, which has one engine
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     from vllm import LLM
 
     _llm = LLM(model, **options)
+
+
+def _end_with_parent() -> None:
+    """A rank that is killed tells nobody, and its engine would wait for work, and hold memory."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _generate(asked: Sequence[Request], seed: int) -> list[Row]:
@@ -219,7 +229,8 @@ def save_rows(rows: list[Row], folder: Path) -> None:
     torch.save(dict(counts), folder / FREQUENCIES_FILE)
     columns = {name: [row[name] for row in rows] for name in ("input_ids", "loss_mask")}
     lengths = [len(row["input_ids"]) for row in rows]
-    Dataset.from_dict({**columns, "seq_len": lengths}).save_to_disk(folder)
+    rows_of_tensors = Dataset.from_dict({**columns, "seq_len": lengths}).with_format("torch")
+    rows_of_tensors.save_to_disk(folder)  # with the format, which speculators takes as it is
     print(f"answers: {len(rows)} rows, {sum(counts.values())} tokens of the target's", flush=True)
 
 
@@ -236,9 +247,9 @@ def check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
         if other:
             raise refusal(
                 "run_dir",
-                str(folder.parent),
+                str(folder),
                 f"was prepared with another {other[0]}: {before.get(other[0])!r}",
-                "name another folder, or remove this one",
+                "name another run_dir, or remove this folder",
             )
         return
     folder.mkdir(parents=True, exist_ok=True)

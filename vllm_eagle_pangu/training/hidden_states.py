@@ -4,56 +4,86 @@
 `hidden_states/hs_{i}.safetensors` of row i: `token_ids [T] int64`, and `hidden_states [T, taps + 1,
 H] bfloat16`, residual streams at the taps and behind the last layer, before its norm. That is what
 vLLM's method `extract_hidden_states` gives, too, and `speculators generate-offline-data` writes.
+`inputs.json` beside them names the taps, which no file does.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.training.answers import check_inputs
 from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher
 
 # Tokens of one forward, padding included.
 BATCH_TOKENS = 4096
 REPORT_S = 30.0
+STATES_FOLDER = "hidden_states"
+
+# Token ids [T] by their row's number.
+Batch = dict[int, Tensor]
 
 
 def states_file(folder: Path, row: int) -> Path:
-    return folder / "hidden_states" / f"hs_{row}.safetensors"
+    return folder / STATES_FOLDER / f"hs_{row}.safetensors"
 
 
 def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
     """Write the files that are missing under `folder`, a dataset's; every rank its share.
 
-    Raises ValueError where the rows are not this target's, or the disk is too small for them.
+    Raises ValueError where the rows or the files are not this target's, or are of other taps, and
+    where the disk is too small.
     """
     rows = load_rows(folder)
     lengths = list(rows.with_format(None)["seq_len"])
-    mine = [i for i in range(len(rows)) if ranks.owns(i) and not _is_whole(states_file(folder, i))]
-    mine.sort(key=lambda i: lengths[i])
-    _check_room(folder, teacher, sum(lengths[i] for i in mine) * ranks.size)
+    batches = [
+        {i: rows[i]["input_ids"] for i in batch}
+        for number, batch in enumerate(_batches(lengths))
+        if ranks.owns(number)
+    ]
+    todo = [batch for batch in batches if _missing(folder, teacher, batch)]
+    _check_tokens(folder, teacher, todo)
+    left = sum(len(ids) for batch in todo for ids in batch.values())
+    _check_room(folder, teacher, left * ranks.size)
+    if ranks.first:
+        check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)})
+        for half in (folder / STATES_FOLDER).glob(".tmp*"):
+            half.unlink()  # of safetensors, which was killed while it wrote
+    ranks.meet()
     started = told = time.monotonic()
     done = 0
-    while mine:
-        count = max(1, BATCH_TOKENS // lengths[mine[-1]])
-        taken, mine = mine[-count:], mine[:-count]
-        _write(folder, teacher, {i: rows[i]["input_ids"] for i in taken})
-        done += sum(lengths[i] for i in taken)
+    for batch in todo:
+        _write(folder, teacher, batch)
+        done += sum(len(ids) for ids in batch.values())
         if time.monotonic() - told > REPORT_S:
             told = time.monotonic()
-            left = sum(lengths[i] for i in mine)
             rate = done / (told - started)
-            print(f"hidden states: {rate:.0f} tok/s, ETA {left / rate / 60:.1f} min", flush=True)
+            minutes = (left - done) / rate / 60
+            print(f"hidden states: {rate:.0f} tok/s, ETA {minutes:.1f} min", flush=True)
     ranks.meet()
+
+
+def _batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Rows of one forward, the longest first.
+
+    The same whatever is missing, and for any number of ranks: so is the rounding in the files.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    while order:
+        count = max(1, BATCH_TOKENS // lengths[order[0]])
+        yield order[:count]
+        order = order[count:]
 
 
 def load_rows(folder: Path) -> Any:
@@ -81,31 +111,67 @@ def _check_room(folder: Path, teacher: Teacher, tokens: int) -> None:
         )
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether it is there and not cut off, as by a machine that went down."""
-    try:
-        with safe_open(path, framework="pt"):
-            return True
-    except (FileNotFoundError, SafetensorError):
-        return False
-
-
-def _write(folder: Path, teacher: Teacher, rows: dict[int, torch.Tensor]) -> None:
+def _check_tokens(folder: Path, teacher: Teacher, batches: list[Batch]) -> None:
     vocabulary = teacher.config.vocab_size
-    highest = max(int(ids.max()) for ids in rows.values())
+    highest = max((int(ids.max()) for batch in batches for ids in batch.values()), default=0)
     if highest >= vocabulary:
         raise refusal(
-            "target_model",
+            "run_dir",
             str(folder),
-            f"token {highest} was prepared with another tokenizer: the target has {vocabulary}",
-            "name the target that the rows were prepared for",
+            f"token {highest} is of another tokenizer: the target has {vocabulary}",
+            "name as target_model what the rows were prepared for",
         )
+
+
+def _missing(folder: Path, teacher: Teacher, batch: Batch) -> list[int]:
+    return [i for i, ids in batch.items() if not _is_whole(states_file(folder, i), teacher, ids)]
+
+
+def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:
+    """Whether it is there and not cut off, as by a machine that went down.
+
+    Raises ValueError for one that is whole, and of other tokens, other taps or another target.
+    """
+    try:
+        file = safe_open(path, framework="pt")
+    except (FileNotFoundError, SafetensorError):
+        return False
+    with file:
+        named = {"token_ids", "hidden_states"} <= set(file.keys())
+        if not named or not torch.equal(file.get_tensor("token_ids"), ids):
+            raise refusal(
+                "run_dir",
+                str(path),
+                "has no states of its row in the dataset",
+                "remove it, and run the same command",
+            )
+        shape = file.get_slice("hidden_states").get_shape()
+    needed = [len(ids), len(teacher.taps) + 1, teacher.config.hidden_size]
+    if shape != needed:
+        raise refusal(
+            "head.taps",
+            list(teacher.taps),
+            f"hidden_states in {path} are {shape}, not {needed}",
+            "name the taps and the target that they were made with, or remove their folder",
+        )
+    return True
+
+
+def _write(folder: Path, teacher: Teacher, batch: Batch) -> None:
+    missing = _missing(folder, teacher, batch)
     # Behind a row's end nothing looks back at the padding.
-    tokens = pad_sequence(list(rows.values()), batch_first=True).to(teacher.device)
+    tokens = pad_sequence(list(batch.values()), batch_first=True).to(teacher.device)
     states = teacher.read(tokens).to("cpu", torch.bfloat16)
-    for (row, ids), found in zip(rows.items(), states, strict=True):
+    for (row, ids), found in zip(batch.items(), states, strict=True):
+        if row not in missing:
+            continue
         path = states_file(folder, row)
-        path.parent.mkdir(exist_ok=True)
         partial = path.with_suffix(".partial")
-        save_file({"token_ids": ids, "hidden_states": found[: len(ids)].contiguous()}, partial)
+        try:
+            save_file({"token_ids": ids, "hidden_states": found[: len(ids)].contiguous()}, partial)
+        except (OSError, SafetensorError) as error:
+            partial.unlink(missing_ok=True)
+            raise refusal(
+                "run_dir", str(path), str(error), "make room, and run the same command"
+            ) from error
         partial.rename(path)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
+
+Made = TypeVar("Made")
 
 
 class Ranks:
@@ -50,6 +52,15 @@ class Ranks:
         """Wait for all. Raises RuntimeError where one has died."""
         if self.size > 1:
             dist.barrier()
+
+    def one_after_first(self, make: Callable[[], Made]) -> Made:
+        """What `make` gives: the first rank makes it, the others find its files."""
+        if not self.first:
+            self.meet()
+        made = make()
+        if self.first:
+            self.meet()
+        return made
 
     def average(self, tensors: list[torch.Tensor]) -> None:
         """Replace each tensor by its mean over the ranks."""

@@ -76,7 +76,9 @@ def _write_answers(config: TrainConfig, answers: AnswersConfig, ranks: Ranks) ->
     if (folder / DATASET_FILE).exists():
         return
     tokenizer = AutoTokenizer.from_pretrained(target)
-    stream = _token_stream(config) if answers.prompts is None else None
+    stream = None
+    if answers.prompts is None:
+        stream = ranks.one_after_first(lambda: _token_stream(config))
     asked = requests(answers, tokenizer, stream, config.seed)
     write_answers(answers, target, asked, folder, config.seed, ranks)
 
@@ -85,9 +87,13 @@ def _run_head(config: TrainConfig, head_config: HeadConfig, ranks: Ranks) -> Non
     prepared, folder = _run_dir(config) / PREPARED, _run_dir(config) / "head"
     if not (prepared / DATASET_FILE).exists():
         raise ValueError(f"{prepared} has no dataset: add an answers section, or run it first")
-    teacher = Teacher(load_target(_target_folder(config)).to(config.device), head_config.taps)
+    target = _target_folder(config)
+    if ranks.first:
+        check_inputs(prepared, {"target": _digest(target)})
+    teacher = Teacher(load_target(target).to(config.device), head_config.taps)
     write_hidden_states(prepared, teacher, ranks)
-    vocabulary = vocabulary_of(prepared, teacher.config.vocab_size, head_config.draft_vocab_size)
+    sizes = teacher.config.vocab_size, head_config.draft_vocab_size
+    vocabulary = ranks.one_after_first(lambda: vocabulary_of(prepared, *sizes))
     train_head(
         head_config,
         teacher,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,18 @@ def rollout_loss(
     return torch.stack(losses).sum() / scale, matches
 
 
+def _check_shape(saved: dict[str, Any], shape: HeadShape, folder: Path) -> None:
+    ours = {field.name for field in fields(HeadConfig)}
+    for size, value in asdict(shape).items():
+        if saved.get(size) != value:
+            raise refusal(
+                f"head.{size}" if size in ours else f"target_model.{size}",
+                value,
+                f"the head in {folder} has {saved[size]!r}",
+                "put that back, or remove the folder to train from nothing",
+            )
+
+
 def train_head(
     config: HeadConfig,
     teacher: Teacher,
@@ -180,6 +193,7 @@ def train_head(
     saved = load_state(folder)
     if saved is not None:
         position, parts = saved
+        _check_shape(parts.get("shape", asdict(head.shape)), head.shape, folder)
         head.load_state_dict(parts["head"])
         optimizer.load_state_dict(parts["optimizer"])
     budget = Budget(config.max_tokens, config.max_minutes)
@@ -215,7 +229,13 @@ def train_head(
                 head, teacher, vocabulary, held_out.all(), config.rollout_steps
             )
             growth.add(position, progress, found.figures())
-            save_state(folder, position, head=head.state_dict(), optimizer=optimizer.state_dict())
+            save_state(
+                folder,
+                position,
+                shape=asdict(head.shape),
+                head=head.state_dict(),
+                optimizer=optimizer.state_dict(),
+            )
             last_save = position.seconds
     ranks.meet()
     return head.eval()

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command that is killed and started again ends as one that nobody killed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from vllm_eagle_pangu.training.run_state import load_state
+
+from .commands import command, finish, kill, started, states, wait_until, write_config
+from .prepared import prepare
+
+ROWS, LENGTH, STEPS = 2000, 40, 40
+HEAD = {
+    "taps": [1, 2],
+    "draft_vocab_size": 64,
+    "intermediate_size": 48,
+    "rollout_steps": 2,
+    "length": 64,
+    "batch": 2,
+    "held_out": 4,
+    "max_tokens": STEPS * 128,
+    "save_minutes": 0.0,
+    "compile": False,
+}
+
+
+@pytest.fixture
+def config(tmp_path, tiny_llama):
+    """Of a run in a folder that is prepared, but for the hidden states."""
+
+    def make(name: str) -> Path:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randint(0, 256, (ROWS, LENGTH), generator=generator)
+        lengths = torch.randint(LENGTH // 2, LENGTH + 1, (ROWS,), generator=generator)
+        kept = [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]
+        prepare(tmp_path / name / "prepared", kept, 4)
+        general = {"run_dir": str(tmp_path / name), "target_model": str(tiny_llama), "threads": 1}
+        return write_config(tmp_path / f"{name}.yaml", **general, seed=3, head=HEAD)
+
+    return make
+
+
+def test_killed_while_states_are_written_and_after_a_save_it_ends_with_the_same_head(
+    config, tmp_path
+):
+    finish(config("whole"))
+    cut = config("cut")
+    with started(command(cut)) as process:
+        wait_until(lambda: len(states(tmp_path / "cut" / "prepared")) > 100, process)
+        kill(process)
+    assert 100 < len(states(tmp_path / "cut" / "prepared")) < ROWS
+
+    state = tmp_path / "cut" / "head" / "state.pt"
+    with started(command(cut)) as process:
+        wait_until(state.exists, process)
+        kill(process)
+    saved = load_state(state.parent)
+    assert saved is not None and 0 < saved[0].step < STEPS
+
+    finish(cut)
+    folders = [tmp_path / name / "prepared" / "hidden_states" for name in ("whole", "cut")]
+    files = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    assert files[0] == files[1]
+    heads = [load_state(tmp_path / name / "head") for name in ("whole", "cut")]
+    (ended, parts), (ended_too, parts_too) = [head for head in heads if head is not None]
+    assert ended.step == ended_too.step == STEPS
+    assert json.dumps(parts["shape"]) == json.dumps(parts_too["shape"])
+    for name, weight in parts["head"].items():
+        assert torch.equal(weight, parts_too["head"][name]), name
+    exported = [
+        tmp_path / name / "head" / "draft" / "model.safetensors" for name in ("whole", "cut")
+    ]
+    assert exported[0].read_bytes() == exported[1].read_bytes()
