@@ -34,7 +34,7 @@ def main() -> int:
 
     found = pair.find(args.pair)
     if found.chat:
-        prompts = chats(found, args.prompts)
+        prompts = list(chain.from_iterable(chats(found, args.prompts).values()))
     else:
         # The ends made 3 and 900 tokens.
         prompts = by_length(args.prompts)
