@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR
 from vllm_eagle_pangu.serving import command, needs
 
 from .conftest import plain_environment
@@ -148,3 +149,13 @@ def test_a_head_is_needed(run_python):
     done = run_python("-m", "vllm_eagle_pangu.cli", "serve", "T", python=sys.executable)
     assert done.returncode == 2
     assert "HEAD" in done.stderr
+
+
+def test_a_published_model_and_its_head_are_served_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path))
+    fetched = tmp_path / "models" / "smollm2"
+    fetched.mkdir(parents=True)
+    (fetched / "config.json").write_text("{}")
+    target, head = command.folders("smollm2", "smollm2")
+    assert target == str(fetched) and (Path(head) / "model.safetensors").is_file()
+    assert command.folders("some/target", "some/head") == ("some/target", "some/head")

@@ -120,14 +120,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def folders(target: str, head: str) -> tuple[str, str]:
+    """Where a name of `eagle-pangu fetch-model` stands for its checkpoint, and for the head beside.
+
+    Raises FileNotFoundError where the checkpoint cannot be fetched.
+    """
+    return (
+        str(pair.find(target).target) if target in MODELS else target,
+        str(pair.HEADS / head) if head in MODELS else head,
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Become vLLM's server: signals and the exit code are vLLM's."""
     try:
-        target, head = arguments.target, arguments.head
-        if target in MODELS:
-            target = str(pair.find(target).target)
-        if head in MODELS:
-            head = str(pair.HEADS / head)
+        target, head = folders(arguments.target, arguments.head)
         chosen = plan(target, head, arguments.flags, os.environ)
     except ValueError as error:
         print(f"eagle-pangu serve: {error}", file=sys.stderr)
