@@ -18,15 +18,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--head", metavar="HEAD", help="folder or hub name of its EAGLE-3 head")
     add("--prompts", metavar="FILE", help='JSON lines {"prompt": "..."}, as served')
     add("--demo", action="store_true", help="the demo pair and its prompts")
-    sizes, of = ",".join(map(str, BATCH_SIZES)), "requests that run at a time (%(default)s)"
-    add("--batch-sizes", default=sizes, metavar="B,B,...", help=of)
+    sizes = ",".join(map(str, BATCH_SIZES))
+    asked = "requests that run at a time (%(default)s)"
+    add("--batch-sizes", default=sizes, metavar="B,B,...", help=asked)
     add("--tokens", type=int, default=TOKENS, help="tokens per completion (%(default)s)")
-    of = "of the requests (%(default)s: greedy)"
-    add("--temperature", type=float, default=0.0, help=of)
-    of = 'the server\'s other arguments, such as {"dtype": "bfloat16"}'
-    add("--engine-args", default="{}", metavar="JSON", help=of)
-    of = "where the choice goes; the table goes beside it as .csv and .md (%(default)s)"
-    add("--out", default="tuned.json", metavar="FILE", help=of)
+    greedy = "of the requests (%(default)s: greedy)"
+    add("--temperature", type=float, default=0.0, help=greedy)
+    others = 'the server\'s other arguments, such as {"dtype": "bfloat16"}'
+    add("--engine-args", default="{}", metavar="JSON", help=others)
+    where = "where the choice goes; the table goes beside it as .csv and .md (%(default)s)"
+    add("--out", default="tuned.json", metavar="FILE", help=where)
     add("--sweep", action="store_true", help="also run a list of shapes to check the choice")
 
 
