@@ -63,6 +63,14 @@ class Candidates:
             parents=torch.empty(size, dtype=torch.int64, device=device),
         )
 
+    def of_levels(self, depth: int, width: int) -> "Candidates":
+        """Those of the first `depth` levels; itself where that is all."""
+        stop = level_slice(width, depth).stop
+        if stop == self.tokens.shape[1]:
+            return self
+        parts = (self.tokens, self.scores, self.parents)
+        return Candidates(*(part[:, :stop].contiguous() for part in parts))
+
 
 def level_slice(width: int, level: int) -> slice:
     """The candidates of `level`: W of the first, W*W of each further one."""

@@ -166,7 +166,8 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
             agrees = torch.from_numpy(random.random((1, tree.rows)) < chance)
             draws = tree.tokens.roll(-1, dims=1).where(agrees, 0)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
-            rows, seconds = int(tree.valid.sum()), {"grow": 0.001 * shape.depth}
+            rows = int(tree.valid.sum())
+            seconds = {"extend": 0.001, "grow": 0.001 * shape.depth}
         seconds["verify"] = 0.02 + row * rows
         policy.observe(StepReport(1, rows, [], [], tree, paths, seconds))
     late = planned[-256:]
@@ -174,3 +175,25 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
         assert all(shape == CHAIN for shape in late)
     else:
         assert 0 < sum(shape is not None for shape in late) < 10
+
+
+def test_where_no_tree_pays_one_request_alone_is_looked_at_again():
+    policy = AdaptiveShapes(CHAIN)
+    for rows in (1, 2, 4, 8):
+        policy.forward.add(rows, 0.02 * rows)
+    looked = []
+    for _ in range(300):
+        plan = policy.plan([None] * 4)
+        drafted = [shape for shape in plan if shape is not None]
+        looked.append(len(drafted))
+        tree = paths = None
+        seconds = {"verify": 0.08}
+        if drafted:
+            (tree,) = policy.keep([chain(drafted[0])], 4)
+            draws = torch.zeros_like(tree.tokens)
+            paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, CHAIN.depth)
+            seconds |= {"extend": 0.001, "grow": 0.001}
+        policy.observe(StepReport(4, 4, [], [], tree, paths, seconds))
+    assert looked[0] == 4
+    assert 0 < looked[50:].count(1) < 10
+    assert set(looked[50:]) == {0, 1}

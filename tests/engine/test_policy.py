@@ -45,6 +45,9 @@ class RandomShapes:
         self.planned.append([self.random.choice([None, *SHAPES]) for _ in requests])
         return self.planned[-1]
 
+    def deepen(self, level, score):
+        return self.random.random() < 0.8
+
     def keep(self, trees, batch):
         return trees
 
@@ -68,6 +71,73 @@ def test_a_policy_may_choose_another_shape_for_each_request(
             assert 0 <= nodes <= shape.depth
         assert report.rows >= report.batch and report.seconds["verify"] > 0
     assert sum(sum(accepted) for _, accepted in policy.reports) > TOKENS
+
+
+class Sometimes:
+    """A `TreePolicy` that drafts every seventh time, and verifies nothing of it."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.turn = every, 0
+
+    def plan(self, requests):
+        self.turn += 1
+        return [SHAPES[0] if self.turn % self.every == 0 else None for _ in requests]
+
+    def deepen(self, level, score):
+        return True
+
+    def keep(self, trees, batch):
+        return [tree.cut(torch.zeros(tree.batch_size, dtype=torch.int64)) for tree in trees]
+
+    def observe(self, report):
+        pass
+
+
+class Notebook:
+    """A `Drafter` that writes down what another one drafts, by prompt and length of its text."""
+
+    def __init__(self, drafter, first) -> None:
+        self.drafter, self.first, self.view, self.trees = drafter, first, None, {}
+
+    def requests(self, accepted):
+        return self.drafter.requests(accepted)
+
+    def extend(self, accepted, target, requests):
+        self.view = accepted.placed.view
+        return self.drafter.extend(accepted, target, requests)
+
+    def grow(self, state, plan, deepen):
+        grown = self.drafter.grow(state, plan, deepen)
+        for trees in grown.trees:
+            for row, request in enumerate(trees.requests):
+                view = self.view.requests[request]
+                prompt = int(view.id.split("-")[0]) - self.first
+                drafted = trees.tree.score[row], trees.tree.tokens[row]
+                self.trees[prompt, view.length] = drafted
+        return grown
+
+
+def test_what_was_put_off_is_read_before_the_next_tree(
+    engine, tiny_pangu, tiny_head, tree_config_of, expected, monkeypatch
+):
+    """Trees after seven tokens that the head did not read are those of a head that read them."""
+    monkeypatch.setattr("vllm_eagle_pangu.step.postponed.KEPT", 10)
+    spec = tree_config_of(tiny_head, (4, 4, 16))
+    with engine(tiny_pangu, spec, **SMALL) as trees:
+        drafter, drafted = trees.runner.step.drafter, {}
+        for turn, every in enumerate((1, 7, 23)):
+            notebook = trees.runner.step.drafter = Notebook(drafter, turn * len(PROMPTS))
+            trees.runner.step.policy = Sometimes(every)
+            assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
+            drafted[every] = notebook.trees
+        trees.generate(PROMPTS[:1], max_tokens=3)
+        assert len(drafter.postponed._waiting) <= 1 and len(drafter.postponed._steps) <= 3
+    for every in (7, 23):
+        assert len(drafted[every]) >= len(PROMPTS)
+        for prompt_and_length, (scores, tokens) in drafted[every].items():
+            as_read, the_same = drafted[1][prompt_and_length]
+            assert torch.equal(tokens, the_same)
+            torch.testing.assert_close(scores, as_read)
 
 
 class Costs:
@@ -95,7 +165,7 @@ def test_trees_follow_what_rows_cost_and_no_token_changes(
         policy = trees.runner.step.policy
         for row in (0.0, 0.1, 100.0):
             policy.forward = Costs(row)
-            policy.rest, policy.drafting = Costs(0.0), [Costs(0.0)] * (policy.largest.depth + 1)
+            policy.rest = policy.level = policy.reading = Costs(0.0)
             counted = Counter()
             trees.runner.stages.observers = (counted,)
             assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
@@ -129,14 +199,16 @@ class CopyFromText:
     def __init__(self) -> None:
         self.accepted = 0
 
-    def extend(self, accepted, target):
-        view = accepted.placed.view
+    def requests(self, accepted):
         self.accepted += int(accepted.paths.length.sum())
-        requests = [
+        return [
             place
-            for place, request in enumerate(view.requests)
+            for place, request in enumerate(accepted.placed.view.requests)
             if not request.is_partial and request.may_draft and request.may_emit > 8
         ]
+
+    def extend(self, accepted, target, requests):
+        view = accepted.placed.view
         if not requests:
             return None
         emitted = accepted.paths.output.tolist()
@@ -149,7 +221,7 @@ class CopyFromText:
         ]
         return Histories(view, requests, tokens)
 
-    def grow(self, state, plan):
+    def grow(self, state, plan, deepen):
         drafted = []
         for request, tokens, shape in zip(state.requests, state.tokens, plan, strict=True):
             copied = copy_of(tokens, shape.depth)

@@ -18,13 +18,13 @@ from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 
-# Nodes by chance, of which what a depth would bring is remembered: 32 bins from 1 down to 1/256.
+# Nodes by chance, of which what trees would bring is remembered: 32 bins from 1 down to 1/256.
 CHANCES = 2.0 ** -(np.arange(32) / 4)
 # What one request's tree weighs in what is remembered.
 WEIGHT = 0.05
-# The depth is chosen anew after so many steps, and where the batch changed.
+# Whether trees pay is asked anew after so many steps, and where the batch changed.
 REASSESSED = 8
-# Drafted to the full depth once in so many steps; without trees less and less often.
+# Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
 LOOK_DEEPER = 32
 LOOK_AGAIN = (16, 256)
 
@@ -51,22 +51,57 @@ class AdaptiveShapes:
         self.largest = largest
         self.acceptance = Acceptance(largest.depth)
         self.forward = Durations()
-        # By depth, of drafting for so many requests; and of the rest of a step.
-        self.drafting = [Durations() for _ in range(largest.depth + 1)]
-        self.rest = Durations()
-        # `[D, bins]`: nodes of a request by level and chance; None before the first trees.
+        # By requests: of drafting a level, of reading before it what they emitted; and of the rest
+        # of a step by its batch.
+        self.level, self.reading, self.rest = Durations(), Durations(), Durations()
+        # Of a request: nodes by chance, `[bins]`, and levels of late; None before the first trees.
         self.nodes: np.ndarray | None = None
-        self._drafted = (0, 0)
-        self._best = (0, 0)
-        self._plans = 0
-        self._since_full = 0
+        self.depth = float(largest.depth)
+        # `[D]`: below level d + 1, the sum of its nodes' chances as the head has them, and of the
+        # chances of the level drafted below; what their ratio was before the first.
+        self._above, self._below = np.full(largest.depth, 1.0), np.full(largest.depth, 0.7)
+        self._mass = np.zeros(largest.depth)
+        # Of the step being planned: its trees, their levels, whether those are all, and what a
+        # second of it brings.
+        self._drafted, self._levels = 0, largest.depth
+        self._whole = True
+        self._rate = 0.0
+        self._batch = 0
+        self._pays = True
+        self._plans = self._since_trees = 0
         self._patience = LOOK_AGAIN[0]
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        """See `TreePolicy`: trees of one depth for all, or none."""
-        depth = self._depth(len(requests))
-        self._drafted = (depth, len(requests))
-        return [self._shape(depth)] * len(requests)
+        """See `TreePolicy`: trees for all, or none; one alone, to look again."""
+        batch = len(requests)
+        self._plans += 1
+        if self.nodes is not None and (batch != self._batch or self._plans % REASSESSED == 0):
+            plain = batch / float(self._seconds(batch, 0, 0, np.zeros(1))[0])
+            if batch != self._batch:
+                self._rate = plain
+            self._pays = self._expected(batch) > plain
+        self._batch = batch
+        self._whole = self._plans % LOOK_DEEPER == 0
+        if self._pays:
+            self._since_trees, self._patience = 0, LOOK_AGAIN[0]
+            self._drafted = batch
+            return [self.largest] * batch
+        shapes: list[TreeShape | None] = [None] * batch
+        self._since_trees += 1
+        self._drafted = 0
+        if self._since_trees >= self._patience:
+            self._since_trees, self._patience = 0, min(2 * self._patience, LOOK_AGAIN[1])
+            self._drafted, self._whole = 1, True
+            shapes[self._plans % batch] = self.largest
+        return shapes
+
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        """See `TreePolicy`: whether the next level brings more than its time is worth elsewhere."""
+        mass = self._mass[level - 1] = float(score.exp().sum())
+        if self._whole:
+            return True
+        gain = mass * self._below[level - 1] / self._above[level - 1]
+        return gain > self._rate * float(self.level.at(score.shape[0])[0])
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
@@ -77,8 +112,12 @@ class AdaptiveShapes:
             self._remember(tree, chance)
         every = np.concatenate([chance[:, 1:].ravel() for chance in chances])
         every = -np.sort(-every[every > 0])
-        nodes = np.arange(len(every) + 1)
-        count = best_count(every, batch, self._seconds(*self._drafted, batch, nodes))
+        depth = trees[0].max_depth
+        seconds = self._seconds(batch, self._drafted, depth, np.arange(len(every) + 1))
+        count = best_count(every, batch, seconds)
+        self._rate = (batch + every[:count].sum()) / seconds[count]
+        if count == len(every):
+            return trees
         least = every[count - 1] if count else np.inf
         return [_likeliest(t, chance, least) for t, chance in zip(trees, chances, strict=True)]
 
@@ -87,77 +126,50 @@ class AdaptiveShapes:
         if report.tree is not None and report.paths is not None:
             self.acceptance.observe(report.tree, report.paths)
         seconds = dict(report.seconds)
-        # Time between two steps is the scheduler's, or nobody asked for anything.
-        seconds.pop("between", None)
-        grow = seconds.pop("grow", None)
-        self.forward.add(report.rows, seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0))
-        depth, requests = self._drafted
-        if depth and grow is not None:
-            self.drafting[depth].add(requests, grow)
+        forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
+        self.forward.add(report.rows, forward)
+        # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
+        seconds["between"] = min(seconds.get("between", 0.0), forward)
+        if self._drafted and "grow" in seconds:
+            self.level.add(self._drafted, seconds.pop("grow") / self._levels)
+            reading = seconds.pop("extend")
+            # One request alone also reads what it had put off.
+            if self._drafted == report.batch:
+                self.reading.add(report.batch, reading)
         self.rest.add(report.batch, sum(seconds.values()))
 
-    def _shape(self, depth: int) -> TreeShape | None:
-        if depth == 0:
-            return None
-        width, nodes = self.largest.width, self.largest.nodes
-        return TreeShape(width, depth, min(nodes, TreeShape(width, depth, 1).capacity))
-
-    def _depth(self, batch: int) -> int:
-        """How deep to draft, by what trees were worth lately; 0 for not at all."""
-        full = self.largest.depth
-        self._since_full += 1
-        self._plans += 1
-        if self.nodes is None:
-            return full
-        if batch != self._best[0] or self._plans % REASSESSED == 0:
-            depths = range(full + 1)
-            self._best = batch, max(depths, key=lambda depth: self._expected(depth, batch))
-        best = self._best[1]
-        if self._since_full >= (LOOK_DEEPER if best else self._patience):
-            self._patience = LOOK_AGAIN[0] if best else min(2 * self._patience, LOOK_AGAIN[1])
-            best = full
-        if best == full:
-            self._since_full = 0
-        return best
-
-    def _expected(self, depth: int, batch: int) -> float:
-        """Tokens per second with trees of `depth`, which are worth what they were lately."""
+    def _expected(self, batch: int) -> float:
+        """Tokens per second with trees, which are worth what they were lately."""
         assert self.nodes is not None
-        nodes = batch * self.nodes[:depth].sum(axis=0)
+        nodes = batch * self.nodes
         emitted = batch + np.concatenate(([0.0], (nodes * CHANCES).cumsum()))
         verified = np.concatenate(([0.0], nodes.cumsum()))
-        return float((emitted / self._seconds(depth, batch, batch, verified)).max())
+        return float((emitted / self._seconds(batch, batch, self.depth, verified)).max())
 
-    def _seconds(self, depth: int, drafted: int, batch: int, nodes: np.ndarray) -> np.ndarray:
+    def _seconds(self, batch: int, drafted: int, depth: float, nodes: np.ndarray) -> np.ndarray:
         """Of steps that draft so deep for `drafted` requests and verify `nodes` beside roots."""
-        verify = self.forward.at(batch + nodes)
-        fixed = self.rest.at(batch)[0] + self._drafting(depth, drafted)
+        fixed = self.rest.at(batch)[0]
+        if drafted:
+            fixed += depth * self.level.at(drafted)[0] + self.reading.at(drafted)[0]
         # Nothing is known before the first step.
-        return np.maximum(verify + fixed, 1e-9)
-
-    def _drafting(self, depth: int, requests: int) -> float:
-        if depth == 0:
-            return 0.0
-        known = [d for d in range(1, len(self.drafting)) if self.drafting[d]]
-        if not known:
-            return 0.0
-        # A level is a pass.
-        near = min(known, key=lambda d: abs(d - depth))
-        return float(self.drafting[near].at(requests)[0]) * depth / near
+        return np.maximum(self.forward.at(batch + nodes) + fixed, 1e-9)
 
     def _remember(self, tree: TreeBatch, chance: np.ndarray) -> None:
-        depth = self.largest.depth
-        found = np.zeros((depth, len(CHANCES)))
         level, valid = tree.depth.numpy(), chance > 0
         valid[:, 0] = False
+        self._levels = tree.max_depth
         bins = np.clip(np.rint(-4 * np.log2(chance[valid])).astype(int), 0, len(CHANCES) - 1)
-        np.add.at(found, (level[valid] - 1, bins), 1 / tree.batch_size)
+        found = np.bincount(bins, minlength=len(CHANCES)) / tree.batch_size
+        leaves = (1 - WEIGHT) ** tree.batch_size
         if self.nodes is None:
             self.nodes = found
-            return
-        leaves = (1 - WEIGHT) ** tree.batch_size
-        levels = slice(0, tree.max_depth)
-        self.nodes[levels] = leaves * self.nodes[levels] + (1 - leaves) * found[levels]
+        else:
+            self.nodes = leaves * self.nodes + (1 - leaves) * found
+            self.depth = leaves * self.depth + (1 - leaves) * tree.max_depth
+        below = np.bincount(level[valid], chance[valid], minlength=tree.max_depth + 1)[2:]
+        deeper = slice(0, len(below))
+        self._above[deeper] = leaves * self._above[deeper] + self._mass[deeper]
+        self._below[deeper] = leaves * self._below[deeper] + below
 
 
 def _likeliest(tree: TreeBatch, chance: np.ndarray, least: float) -> TreeBatch:

@@ -12,7 +12,7 @@ __all__ = ["Frontier", "TreeGrower"]
 
 
 class TreeGrower:
-    """Keeps the candidates of one step: `grow_first`, D-1 times `grow`, then `finish`.
+    """Keeps the candidates of one step: `grow_first`, up to D-1 times `grow`, then `finish`.
 
     Frontiers compare candidates of one level; `finish` compares those of all levels.
     """
@@ -45,18 +45,14 @@ class TreeGrower:
 
     def finish(self, root_tokens: torch.Tensor) -> TreeBatch:
         """The best M candidates of all levels as trees under `root_tokens: [B] int64`."""
-        assert self._frontier is not None and self._frontier.level == self.shape.depth, self.shape
-        kept, shape = self._candidates, self.shape
+        assert self._frontier is not None
+        width, depth = self.shape.width, self._frontier.level
+        kept = self._candidates.of_levels(depth, width)
+        nodes = min(self.shape.nodes, TreeShape(width, depth, 1).capacity)
         trees = self.ops.tree_build(
-            root_tokens,
-            kept.tokens,
-            kept.scores,
-            kept.parents,
-            shape.width,
-            shape.depth,
-            shape.nodes,
+            root_tokens, kept.tokens, kept.scores, kept.parents, width, depth, nodes
         )
-        return TreeBatch.of(trees, shape.depth)
+        return TreeBatch.of(trees, depth)
 
     def _expand(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
         self._frontier = self.ops.tree_expand(self._candidates, self._frontier, scores, tokens)

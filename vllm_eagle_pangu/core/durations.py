@@ -3,6 +3,7 @@
 
 from bisect import bisect_left
 from collections import deque
+from statistics import median
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Durations:
         bucket = SIZES[min(bisect_left(SIZES, size), len(SIZES) - 1)]
         times = self._times.setdefault(bucket, deque(maxlen=REMEMBERED))
         times.append(seconds)
-        before, now = self._medians.get(bucket), float(np.median(times))
+        before, now = self._medians.get(bucket), median(times)
         self._medians[bucket] = now
         if before and len(times) == REMEMBERED and not 1 / JUMP < now / before < JUMP:
             for other in self._medians.keys() - {bucket}:

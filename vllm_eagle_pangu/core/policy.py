@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -36,6 +38,13 @@ class TreePolicy(Protocol):
         """A shape for each of the requests that can be drafted for; None for no tree."""
         ...
 
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        """Whether to draft below `level`, 1 for the roots' children, of trees of one shape.
+
+        `score: [B, W] float32`: cumulative log-probabilities of the nodes that would have children.
+        """
+        ...
+
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """What the next step verifies of the trees that were drafted, beside `batch` roots."""
         ...
@@ -54,6 +63,10 @@ class FixedShape:
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""
         return [self.tree] * len(requests)
+
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        """See `TreePolicy`: always."""
+        return True
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: all of it."""

@@ -106,8 +106,10 @@ class TreeRunnerMixin(GPUModelRunner):
         )
         self.draft_head = DraftHead(self.drafter, self.ops)
         self.pages = TargetPages(self.ops, check=self.reference_mode)
+        drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
+        self.stages.observers += (drafter.postponed,)
         self.step = Step(
-            Eagle3Drafter(self.draft_head, limits, self.ops),
+            drafter,
             self.tree_config.policy(),
             self.pages,
             self.ops,

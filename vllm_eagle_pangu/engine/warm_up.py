@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from vllm_eagle_pangu.core.policy import FixedShape
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.accept import accept
 from vllm_eagle_pangu.step.commit import commit
@@ -39,7 +40,9 @@ def warm_up(runner: "TreeRunnerMixin") -> None:
     head, shape = runner.draft_head, runner.tree_config.shape()
     limits: Limits = runner.limits
     for batch in batch_sizes(runner.max_num_reqs):
-        trees = grow_shape(_extended(runner, batch), shape, head, limits, ops)
+        trees = grow_shape(
+            _extended(runner, batch), shape, FixedShape(shape).deepen, head, limits, ops
+        )
         # As many rows each as one step has room for.
         rows = min(trees.rows, runner.max_num_tokens // batch)
         tokens = [0] * (rows - 1)

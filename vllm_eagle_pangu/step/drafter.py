@@ -2,38 +2,36 @@
 """Drafters: what grows the next trees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.step.accept import Accepted
-from vllm_eagle_pangu.step.extend import Extended, extend
-from vllm_eagle_pangu.step.grow import Drafted, grow
+from vllm_eagle_pangu.step.extend import Extended, extend, requests_to_draft
+from vllm_eagle_pangu.step.grow import Deepen, Drafted, grow
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
+from vllm_eagle_pangu.step.postponed import Postponed
 
-
-class DraftState(Protocol):
-    """What a drafter keeps between its two stages."""
-
-    @property
-    def requests(self) -> Sequence[int]:
-        """Requests of the batch that it can draft for, ascending."""
-        ...
-
-
-State = TypeVar("State", bound=DraftState)
+# What a drafter keeps between its two stages.
+State = TypeVar("State")
 
 
 class Drafter(Protocol[State]):
     """Drafts the trees that the next step verifies."""
 
-    def extend(self, accepted: Accepted, target: TargetStates) -> State | None:
-        """Take in what the step emitted; None where no request can be drafted for."""
+    def requests(self, accepted: Accepted) -> Sequence[int]:
+        """Requests of the batch that it can draft for, ascending."""
         ...
 
-    def grow(self, state: State, plan: Sequence[TreeShape | None]) -> Drafted:
-        """A tree for each of `state.requests` in its planned shape; none where that is None."""
+    def extend(
+        self, accepted: Accepted, target: TargetStates, requests: Sequence[int]
+    ) -> State | None:
+        """Take in what the step emitted, to draft for `requests`; None without any."""
+        ...
+
+    def grow(self, state: State, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
+        """A tree for each of the requests, in its planned shape, or less deep."""
         ...
 
 
@@ -44,11 +42,18 @@ class Eagle3Drafter:
     head: Head
     limits: Limits
     ops: Ops
+    postponed: Postponed = field(default_factory=Postponed)
 
-    def extend(self, accepted: Accepted, target: TargetStates) -> Extended | None:
+    def requests(self, accepted: Accepted) -> Sequence[int]:
         """See `Drafter`."""
-        return extend(accepted, target, self.head, self.limits, self.ops)
+        return requests_to_draft(accepted, self.limits)
 
-    def grow(self, state: Extended, plan: Sequence[TreeShape | None]) -> Drafted:
+    def extend(
+        self, accepted: Accepted, target: TargetStates, requests: Sequence[int]
+    ) -> Extended | None:
         """See `Drafter`."""
-        return grow(state, plan, self.head, self.limits, self.ops)
+        return extend(accepted, target, requests, self.postponed, self.head, self.limits, self.ops)
+
+    def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
+        """See `Drafter`."""
+        return grow(state, plan, deepen, self.head, self.limits, self.ops)

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from vllm_eagle_pangu.kernels.indices import causal
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.rows import ChainRows
+
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.step.postponed import Postponed
 
 
 @dataclass(frozen=True)
@@ -68,22 +72,39 @@ class Extended:
 
 
 def extend(
-    accepted: Accepted, target: TargetStates, head: Head, limits: Limits, ops: Ops
+    accepted: Accepted,
+    target: TargetStates,
+    requests: Sequence[int],
+    postponed: "Postponed",
+    head: Head,
+    limits: Limits,
+    ops: Ops,
 ) -> Extended | None:
-    """Run the head over the committed tokens; None where no request is to be drafted for."""
-    view = accepted.placed.view
+    """Run the head over the committed tokens, so that trees for `requests` can be grown.
+
+    Of a request that could have a tree and is to have none, a single token is put off until it is
+    to have one. None without `requests`.
+    """
+    view, group = accepted.placed.view, head.group
     # Requests whose new rows may be attended by a draft, their own or one with their prefix.
     # Whoever is too long for a tree stays so, and nobody's tree reads what is written behind.
     within = [i for i, r in enumerate(view.requests) if limits.reaches(r.committed)]
+    later = _single_tokens(accepted, set(requests_to_draft(accepted, limits)) - set(requests))
+    for unread, taps in postponed.take(view, [*requests, *postponed.oldest(view, later)], group):
+        head.extend(unread, taps, target.attention)
+    now = [request for request in within if request not in later]
     if not within:
         return None
-    extension = extension_of(accepted, within, head.group, limits, ops)
-    taps = torch.cat(tuple(target.taps), dim=-1)[extension.rows.hidden_rows]
-    last, state = head.extend(extension, taps, target.attention)
-    requests = _requests_to_draft(accepted, limits)
+    taps = torch.cat(tuple(target.taps), dim=-1)
+    if later:
+        postponed.add(view, later, accepted.paths.output[:, 0], taps, group)
+    if not now:
+        return None
+    extension = extension_of(accepted, now, group, limits, ops)
+    last, state = head.extend(extension, taps[extension.rows.hidden_rows], target.attention)
     if not requests:
         return None
-    places = np.searchsorted(within, requests)
+    places = np.searchsorted(now, requests)
     there = upload(view.device, requests=requests, places=places)
     sample = extension.rows.sample_rows[there["places"]]
     return Extended(
@@ -92,12 +113,21 @@ def extend(
         prefix_len=extension.rows.positions[sample] + 1,
         last=last[sample],
         state=state[sample],
-        block_table=view.block_tables[head.group].index_select(0, there["requests"]),
+        block_table=view.block_tables[group].index_select(0, there["requests"]),
     )
 
 
+def _single_tokens(accepted: Accepted, requests: set[int]) -> list[int]:
+    """Those of `requests` that went on by one token, ascending."""
+    placed = accepted.placed
+    trees = () if placed.trees is None else placed.trees.scheduled
+    single = requests - {tree.request for tree in trees}
+    counts = np.diff(placed.view.host_query_start)
+    return sorted(request for request in single if counts[request] == 1)
+
+
 def extension_of(
-    accepted: Accepted, requests: list[int], group: int, limits: Limits, ops: Ops
+    accepted: Accepted, requests: Sequence[int], group: int, limits: Limits, ops: Ops
 ) -> Extension:
     """The head's rows of `requests`, ascending; `group`: the KV cache group of its layers."""
     placed = accepted.placed
@@ -153,7 +183,7 @@ def _next_tokens(accepted: Accepted) -> torch.Tensor:
     return drawn.index_copy(0, known["requests"], known["tokens"])
 
 
-def _rows_of(rows: DraftRows, query_start: np.ndarray, requests: list[int]) -> DraftRows:
+def _rows_of(rows: DraftRows, query_start: np.ndarray, requests: Sequence[int]) -> DraftRows:
     """Of the rows of a whole batch, `query_start: [B+1]`, those of `requests`."""
     counts = np.diff(query_start)[requests]
     starts = np.concatenate(([0], counts.cumsum()))
@@ -178,7 +208,7 @@ def _rows_of(rows: DraftRows, query_start: np.ndarray, requests: list[int]) -> D
 
 def _tree_rows(
     accepted: Accepted,
-    requests: list[int],
+    requests: Sequence[int],
     query_start: torch.Tensor,  # [K+1]
     group: int,
     limits: Limits,
@@ -216,7 +246,7 @@ def _tree_rows(
     )
 
 
-def _requests_to_draft(accepted: Accepted, limits: Limits) -> list[int]:
+def requests_to_draft(accepted: Accepted, limits: Limits) -> list[int]:
     """Requests with a sampled root, room and use for a tree, and no chain-only feature."""
     emitted = _emitted(accepted.paths.output)
     return [

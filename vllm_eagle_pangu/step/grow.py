@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grow: the next trees, level by level (EAGLE-2, section 4.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 
@@ -14,6 +15,9 @@ from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.extend import Extended
 from vllm_eagle_pangu.step.head import Head, Limits
 from vllm_eagle_pangu.step.rows import LevelRows
+
+# See `core.policy.TreePolicy.deepen`.
+Deepen: TypeAlias = Callable[[int, torch.Tensor], bool]
 
 
 @dataclass(frozen=True)
@@ -38,25 +42,33 @@ class Drafted:
 
 
 def grow(
-    extended: Extended, plan: Sequence[TreeShape | None], head: Head, limits: Limits, ops: Ops
+    extended: Extended,
+    plan: Sequence[TreeShape],
+    deepen: Deepen,
+    head: Head,
+    limits: Limits,
+    ops: Ops,
 ) -> Drafted:
-    """A tree for each request that the plan has a shape for. Shapes take turns on the head."""
+    """A tree for each request, in its planned shape. Shapes take turns on the head."""
     places: dict[TreeShape, list[int]] = {}
     for place, shape in enumerate(plan):
-        if shape is not None:
-            places.setdefault(shape, []).append(place)
+        places.setdefault(shape, []).append(place)
     drafted = []
     for shape, those in places.items():
         some = extended.of(those)
-        tree = grow_shape(some, shape, head, limits, ops)
-        drafted.append(DraftedTrees(tree, some.requests, shape))
+        tree = grow_shape(some, shape, deepen, head, limits, ops)
+        drafted_shape = TreeShape(shape.width, tree.max_depth, tree.rows - 1)
+        drafted.append(DraftedTrees(tree, some.requests, drafted_shape))
     return Drafted(drafted)
 
 
 def grow_shape(
-    extended: Extended, shape: TreeShape, head: Head, limits: Limits, ops: Ops
+    extended: Extended, shape: TreeShape, deepen: Deepen, head: Head, limits: Limits, ops: Ops
 ) -> TreeBatch:
-    """Trees of one shape for all of `extended`, in D passes: the extension's, and one a level."""
+    """Trees of one shape for all of `extended`, in D passes: the extension's, and one a level.
+
+    They end where `deepen` says no.
+    """
     batch, width = len(extended.requests), shape.width
     prefix = extended.prefix_len.int()
     prefix_start = limits.prefix_start(extended.prefix_len)
@@ -66,6 +78,8 @@ def grow_shape(
     frontier = grower.grow_first(*head.children(extended.last, width))
     hidden = extended.state.repeat_interleave(width, 0)
     for level in range(shape.depth - 1):
+        if not deepen(level + 1, frontier.score):
+            break
         rows = LevelRows(
             block_table=extended.block_table,
             prefix_len=prefix,

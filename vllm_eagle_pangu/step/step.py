@@ -55,14 +55,16 @@ class Step:
 
     def draft(self, accepted: Accepted, target: TargetStates) -> Drafted:
         """Grow the trees that the next step verifies."""
+        requests = accepted.placed.view.requests
+        able = self.drafter.requests(accepted)
+        plan = self.policy.plan([requests[request] for request in able]) if able else []
+        shapes = {r: shape for r, shape in zip(able, plan, strict=True) if shape is not None}
         self.stages.enter("extend")
-        state = self.drafter.extend(accepted, target)
+        state = self.drafter.extend(accepted, target, list(shapes))
         if state is None:
             return Drafted()
-        requests = accepted.placed.view.requests
-        plan = self.policy.plan([requests[request] for request in state.requests])
         self.stages.enter("grow")
-        grown = self.drafter.grow(state, plan)
+        grown = self.drafter.grow(state, list(shapes.values()), self.policy.deepen)
         drafted = grown.of(self.policy.keep([trees.tree for trees in grown.trees], len(requests)))
         self.stages.found(drafted)
         return drafted

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import torch
+
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -117,6 +119,10 @@ class _Probe(Observer):
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""
         return [self.shape] * len(requests)
+
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        """See `TreePolicy`."""
+        return True
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`."""

@@ -14,10 +14,9 @@ import numpy as np
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.step.accept import Accepted
-from vllm_eagle_pangu.step.drafter import Drafter, DraftState
-from vllm_eagle_pangu.step.grow import Drafted
+from vllm_eagle_pangu.step.drafter import Drafter
+from vllm_eagle_pangu.step.grow import Deepen, Drafted
 from vllm_eagle_pangu.step.head import TargetStates
-from vllm_eagle_pangu.step.view import BatchView
 from vllm_eagle_pangu.tuning.acceptance import Growth, Recording
 from vllm_eagle_pangu.tuning.prompts import Prompt
 
@@ -79,19 +78,22 @@ class _GrowOnly:
         self.shapes = [TreeShape(w, depth, w + (depth - 1) * w * w) for w in widths]
         self.texts: dict[str, list[int]] = {}
         self.growths: dict[int, dict[str, list[Growth]]] = {width: {} for width in widths}
-        self._view: BatchView | None = None
+        self._ids: list[str] = []
 
-    def extend(self, accepted: Accepted, target: TargetStates) -> Any:
+    def requests(self, accepted: Accepted) -> Sequence[int]:
         """See `Drafter`."""
-        self._view = accepted.placed.view
-        return self.drafter.extend(accepted, target)
+        return self.drafter.requests(accepted)
 
-    def grow(self, state: DraftState, plan: Sequence[TreeShape | None]) -> Drafted:
+    def extend(self, accepted: Accepted, target: TargetStates, requests: Sequence[int]) -> Any:
         """See `Drafter`."""
-        assert self._view is not None
-        ids = [self._view.requests[request].id for request in state.requests]
+        self._ids = [accepted.placed.view.requests[request].id for request in requests]
+        return self.drafter.extend(accepted, target, requests)
+
+    def grow(self, state: Any, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
+        """See `Drafter`."""
+        ids = self._ids
         for shape in self.shapes:
-            (trees,) = self.drafter.grow(state, [shape] * len(plan)).trees
+            (trees,) = self.drafter.grow(state, [shape] * len(plan), deepen).trees
             grown = Growth.of(trees.tree)
             for request, growth in zip(ids, grown, strict=True):
                 self.growths[shape.width].setdefault(request, []).append(growth)
