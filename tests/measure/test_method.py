@@ -4,7 +4,16 @@
 import pytest
 
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, of_shape, own_chain, tree
+from vllm_eagle_pangu.measure.method import (
+    PLAIN,
+    Method,
+    adaptive,
+    chain,
+    of_shape,
+    own_chain,
+    scheduled_chain,
+    tree,
+)
 from vllm_eagle_pangu.measure.turns import turns
 
 
@@ -16,6 +25,8 @@ from vllm_eagle_pangu.measure.turns import turns
         (own_chain(3), "own-chain-3", "chain 3"),
         (tree((4, 5, 16)), "tree-4-5-16", "tree W=4 D=5 M=16"),
         (tree((4, 5, 16), 64), "tree-4-5-16-window-64", "tree W=4 D=5 M=16"),
+        (adaptive((4, 5, 16)), "adaptive-4-5-16", "adaptive W=4 D=5 M=16"),
+        (scheduled_chain(((1, 4, 3), (5, 16, 1))), "scheduled-chain-3", "eagle3 K<=3"),
     ],
 )
 def test_records_and_tables_of_earlier_runs_are_found_by_these_names(method, name, title):
@@ -29,6 +40,22 @@ def test_a_shape_one_wide_is_a_chain_and_a_tree_without_a_shape_has_the_defaults
         "method": "eagle_pangu",
         "model": "H",
         "num_speculative_tokens": 12,
+    }
+
+
+def test_what_follows_the_batch_is_said_in_the_keys_of_its_drafter():
+    shape = {"num_speculative_tokens": 16, "tree_width": 4, "tree_depth": 5}
+    assert adaptive((4, 5, 16)).speculative_config("H") == {
+        "method": "eagle_pangu",
+        "model": "H",
+        "tree_policy": "adaptive",
+        **shape,
+    }
+    assert scheduled_chain(((1, 4, 3), (5, 16, 1))).speculative_config("H") == {
+        "method": "eagle3",
+        "model": "H",
+        "num_speculative_tokens": 3,
+        "num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 16, 1]],
     }
 
 

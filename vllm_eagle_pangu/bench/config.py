@@ -13,7 +13,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
@@ -88,13 +88,18 @@ class PromptConfig:
 
 @dataclass(frozen=True, config=CHECKED)
 class ThroughputConfig:
-    """E1: plain decoding, chains of K tokens, trees of W, D, M, at batch 1."""
+    """E1: plain decoding, chains of K tokens, trees of W, D, M, at batch 1; E5 has what follows the
+    batch, too."""
 
     chains: tuple[Chain, ...] = (2, 4, 6)
     """vLLM's own."""
     own_chains: tuple[Chain, ...] = ()
     """This plugin's: where vLLM's do not sample, E6 has a chain to compare with all the same."""
     trees: tuple[Tree, ...] = (DEFAULT_SHAPE, (3, 5, 12))
+    schedules: tuple[tuple[tuple[Count, Count, NonNegativeInt], ...], ...] = ()
+    """vLLM's chains by batch size: from, to how many requests, how many tokens."""
+    adaptive: tuple[Tree, ...] = ()
+    """Largest shapes of trees that follow latency."""
     prompts: Count | None = None
 
 

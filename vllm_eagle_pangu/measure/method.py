@@ -3,47 +3,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from vllm_eagle_pangu.config import HOST_METHOD, METHOD
 from vllm_eagle_pangu.core.shape import TreeShape
 
+# From, to how many requests, and with chains of how many tokens: vLLM's
+# `num_speculative_tokens_per_batch_size`.
+Schedule: TypeAlias = tuple[tuple[int, int, int], ...]
+
 
 @dataclass(frozen=True)
 class Method:
-    """`kind`: plain, chain (vLLM's own), own chain, or tree.
+    """`kind`: plain, chain or scheduled chain (vLLM's own), own chain, tree or adaptive.
 
     `length`: K of a chain, or M of a tree without a `shape`, whose W and D are the defaults;
-    `window`: of this plugin's drafter, None for all of the context.
+    `window`: of this plugin's drafter, None for all of the context; `schedule`: K by batch size.
     """
 
     kind: str
     length: int = 0
     shape: TreeShape | None = None
     window: int | None = None
+    schedule: Schedule = ()
 
     @property
     def name(self) -> str:
         """In records and of files."""
-        if self.shape is not None and self.kind == "tree":
+        if self.shape is not None and not self.is_chain:
             end = "" if self.window is None else f"-window-{self.window}"
-            return f"tree-{self.shape.width}-{self.shape.depth}-{self.shape.nodes}{end}"
+            return f"{self.kind}-{self.shape.width}-{self.shape.depth}-{self.shape.nodes}{end}"
         return self.kind.replace(" ", "-") + (f"-{self.length}" if self.length else "")
 
     @property
     def title(self) -> str:
         """In the tuner's sentences and tables."""
-        if self.shape is not None and self.kind == "tree":
-            return f"tree W={self.shape.width} D={self.shape.depth} M={self.shape.nodes}"
-        return {"chain": f"eagle3 K={self.length}", "own chain": f"chain {self.length}"}.get(
-            self.kind, self.kind
-        )
+        if self.shape is not None and not self.is_chain:
+            return f"{self.kind} W={self.shape.width} D={self.shape.depth} M={self.shape.nodes}"
+        names = {
+            "chain": f"eagle3 K={self.length}",
+            "own chain": f"chain {self.length}",
+            "scheduled chain": f"eagle3 K<={self.length}",
+        }
+        return names.get(self.kind, self.kind)
 
     @property
     def is_chain(self) -> bool:
         """Whether it drafts one token per position, here or in vLLM's own drafter."""
         return self.kind.endswith("chain")
+
+    @property
+    def is_vllms(self) -> bool:
+        """Whether vLLM's own drafter drafts."""
+        return self.kind in ("chain", "scheduled chain")
 
     @property
     def nodes(self) -> int:
@@ -54,11 +67,14 @@ class Method:
         """What to give vLLM, None for plain decoding; traces only for trees."""
         if self.kind == "plain":
             return None
-        method = HOST_METHOD if self.kind == "chain" else METHOD
+        method = HOST_METHOD if self.is_vllms else METHOD
         config = {"method": method, "model": head, "num_speculative_tokens": self.nodes}
-        if self.kind == "own chain":
+        if self.schedule:
+            config["num_speculative_tokens_per_batch_size"] = [list(part) for part in self.schedule]
+        elif self.kind == "own chain":
             config["tree_policy"] = "chain"
         elif self.shape is not None:
+            config |= {"tree_policy": "adaptive"} if self.kind == "adaptive" else {}
             config |= {"tree_width": self.shape.width, "tree_depth": self.shape.depth}
             config |= {} if self.window is None else {"drafter_window": self.window}
             config |= {} if trace_dir is None else {"trace_dir": trace_dir}
@@ -73,6 +89,11 @@ def chain(length: int) -> Method:
     return Method("chain", length)
 
 
+def scheduled_chain(schedule: Schedule) -> Method:
+    """vLLM's own, as long as the batch allows."""
+    return Method("scheduled chain", max(length for *_, length in schedule), schedule=schedule)
+
+
 def own_chain(length: int) -> Method:
     """This plugin's: also where vLLM's own does not sample."""
     return Method("own chain", length, TreeShape(1, length, length))
@@ -81,6 +102,11 @@ def own_chain(length: int) -> Method:
 def tree(shape: TreeShape | tuple[int, ...], window: int | None = None) -> Method:
     shape = shape if isinstance(shape, TreeShape) else TreeShape(*shape)
     return Method("tree", shape=shape, window=window)
+
+
+def adaptive(shape: TreeShape | tuple[int, ...]) -> Method:
+    """Trees up to a shape, as large as pays."""
+    return replace(tree(shape), kind="adaptive")
 
 
 def of_shape(shape: TreeShape) -> Method:

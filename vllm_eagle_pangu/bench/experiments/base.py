@@ -13,7 +13,15 @@ from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
 from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.statistics import Runs, restrict, runs_of, summary
-from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, own_chain, tree
+from vllm_eagle_pangu.measure.method import (
+    PLAIN,
+    Method,
+    adaptive,
+    chain,
+    own_chain,
+    scheduled_chain,
+    tree,
+)
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, spread
 
 Row = dict[str, Any]
@@ -54,7 +62,8 @@ class Bench:
         """Of E1, plain decoding first."""
         chosen = self.config.throughput or ThroughputConfig()
         chains = (*map(chain, chosen.chains), *map(own_chain, chosen.own_chains))
-        return (PLAIN, *chains, *map(tree, chosen.trees))
+        following = (*map(scheduled_chain, chosen.schedules), *map(adaptive, chosen.adaptive))
+        return (PLAIN, *chains, *map(tree, chosen.trees), *following)
 
     def part(self, key: str, method: Method, temperature: float = 0.0) -> Group | None:
         """The part of an experiment that measures a method at a temperature."""

@@ -28,7 +28,7 @@ class Concurrency(Experiment):
     config: ConcurrencyConfig
 
     def methods(self, records: list[Record]) -> tuple[Method, ...]:
-        """Plain, a chain and a tree: those of the configuration, else E1's fastest."""
+        """Plain, the configured chain and tree, else E1's fastest, and what follows the batch."""
         rows = Throughput(self.bench).rows(records)
         by_name = {method.name: method for method in self.bench.methods()}
 
@@ -39,7 +39,8 @@ class Concurrency(Experiment):
         length, shape = self.config.chain, self.config.tree
         line = best("chain") if length is None else chain(length)
         grown = best("tree") or tree(DEFAULT_SHAPE) if shape is None else tree(shape)
-        return tuple(method for method in (PLAIN, line, grown) if method is not None)
+        following = (m for m in self.bench.methods() if m.kind in ("scheduled chain", "adaptive"))
+        return tuple(method for method in (PLAIN, line, grown, *following) if method is not None)
 
     def _key(self, method: Method, level: int, repeat: int) -> Key:
         return self.key, f"concurrency-{level}", method.name, 0.0, "all", 0, repeat

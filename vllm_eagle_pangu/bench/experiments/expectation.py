@@ -54,7 +54,7 @@ class Expectation(Experiment):
         figures, base = summary(mine, plain), summary(plain, {})
         counts = ("accepted", "drafts", "full_drafts")
         sums = {name: sum(record[name] for record in answers(mine)) for name in counts}
-        alpha = acceptance_rate(**sums) if method.kind != "tree" else None
+        alpha = acceptance_rate(**sums) if method.kind in ("chain", "own chain") else None
         tokens = figures["tau"] if alpha is None else expected_tokens(alpha, method.nodes)
         forward = _median(mine, "forward_ms")
         bound = speedup_bound(tokens, base["step_ms"], forward)

@@ -33,7 +33,7 @@ class Temperature(Experiment):
 
     def _methods(self) -> tuple[Method, ...]:
         chains = self.config.vllm_chains
-        return tuple(m for m in self.bench.methods() if chains or m.kind != "chain")
+        return tuple(m for m in self.bench.methods() if chains or not m.is_vllms)
 
     def _greedy_in_e1(self) -> bool:
         config = self.bench.config.throughput

@@ -36,7 +36,7 @@ class Throughput(Experiment):
         result.rows = self.rows(records)
         best = {
             kind: fastest(row for row in result.rows if row["kind"] == kind)
-            for kind in ("chain", "own chain", "tree")
+            for kind in ("chain", "scheduled chain", "own chain", "tree", "adaptive")
         }
         for kind, row in best.items():
             if row is not None:
