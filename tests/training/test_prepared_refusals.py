@@ -21,19 +21,8 @@ from vllm_eagle_pangu.training.command import run
 from vllm_eagle_pangu.training.hidden_states import states_file
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
-from .prepared import prepare, prepare_with_states
+from .prepared import HEAD, prepare, prepare_with_states
 
-HEAD = {
-    "taps": [1, 2],
-    "draft_vocab_size": 64,
-    "intermediate_size": 48,
-    "rollout_steps": 2,
-    "length": 64,
-    "batch": 2,
-    "held_out": 2,
-    "max_tokens": 128,
-    "compile": False,
-}
 ROWS = [[(37 * row + 11 * i) % 256 for i in range(30 + row)] for row in range(8)]
 
 
@@ -196,7 +185,8 @@ def test_a_file_that_the_disk_does_not_take(refuse, train, tmp_path, whole):
 def test_a_state_of_another_head(train, refuse, prepared, tmp_path):
     assert train() == ""
     assert (tmp_path / "run" / "head" / "state.pt").exists()
-    refuse("head.draft_vocab_size=32: the head in", "has 64; put that back", draft_vocab_size=32)
-    refuse("head.intermediate_size=32: the head in", "has 48; put that", intermediate_size=32)
+    said = f"run_dir={str(tmp_path / 'run' / 'head')!r}: was prepared with another head."
+    refuse(f"{said}draft_vocab_size: 64; ", "or remove this folder", draft_vocab_size=32)
+    refuse(f"{said}intermediate_size: 48; ", intermediate_size=32)
     shutil.rmtree(prepared / "hidden_states")
-    refuse("head.taps=(1, 3): the head in", "has (1, 2); put that back", taps=[1, 3])
+    refuse(f"{said}taps: [1, 2]; ", taps=[1, 3])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vllm_eagle_pangu.training.answers import check_inputs
+from vllm_eagle_pangu.training.run_folder import check_inputs
 
 from .commands import (
     PATIENCE_S,
@@ -27,20 +27,9 @@ from .commands import (
     wait_until,
     write_config,
 )
-from .prepared import prepare
+from .prepared import HEAD, prepare
 
-HEAD = {
-    "taps": [1, 2],
-    "draft_vocab_size": 64,
-    "intermediate_size": 48,
-    "rollout_steps": 2,
-    "length": 32,
-    "batch": 2,
-    "held_out": 2,
-    "max_tokens": 8 * 64,
-    "save_minutes": 0.0,
-    "compile": False,
-}
+SECTION = HEAD | {"length": 32, "max_tokens": 8 * 64, "save_minutes": 0.0}
 ANSWERS = {
     "samples": 24,
     "max_tokens": 12,
@@ -118,7 +107,7 @@ def ends_without_a_trace(process: subprocess.Popen, processes: list[psutil.Proce
 def test_both_ranks_end_with_one_head(config, tmp_path):
     prepared_rows(tmp_path / "run" / "prepared", 60)
     (tmp_path / "script.py").write_text(KEEP_HEADS)
-    script = [str(tmp_path / "script.py"), str(config("run", head=HEAD)), str(tmp_path)]
+    script = [str(tmp_path / "script.py"), str(config("run", head=SECTION)), str(tmp_path)]
     subprocess.run([sys.executable, *TORCHRUN, *script], timeout=PATIENCE_S, check=True)
     heads = [torch.load(tmp_path / f"head-{number}.pt") for number in (0, 1)]
     for name, weight in heads[0].items():
@@ -134,8 +123,8 @@ def test_both_ranks_end_with_one_head(config, tmp_path):
 def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on(config, tmp_path):
     for name in ("alone", "two"):
         prepared_rows(tmp_path / name / "prepared", 3000)
-    finish(config("alone", head=HEAD))
-    two, prepared = config("two", head=HEAD), tmp_path / "two" / "prepared"
+    finish(config("alone", head=SECTION))
+    two, prepared = config("two", head=SECTION), tmp_path / "two" / "prepared"
     for number in (0, 1):
         before = len(states(prepared))
         with started(command(two, *TORCHRUN)) as process:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.training import corpus
 from vllm_eagle_pangu.training.command import run
-from vllm_eagle_pangu.training.head_checkpoint import load_head
+from vllm_eagle_pangu.training.head import load_head
 from vllm_eagle_pangu.training.hidden_states import load_rows
 from vllm_eagle_pangu.training.texts import read_texts
 
@@ -87,7 +87,10 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     recipe = HEAD_RECIPE.format(run=theirs, target=target, texts=fake_package / "*.py")
     assert run(write(tmp_path / "head.yaml", recipe)) == 0
     head, vocabulary = load_head(theirs / "head" / "draft")
-    assert len(vocabulary.target_ids) == 64 and head.shape.taps == (1, 2)
+    assert len(vocabulary.target_ids) == 64 and head.config.eagle_aux_hidden_state_layer_ids == [
+        1,
+        2,
+    ]
     rows = load_rows(theirs / "prepared")
     spoken = [int(row["loss_mask"].sum()) for row in rows]
     # Snippets of 8 that the target goes on with, and plain windows.
@@ -102,7 +105,7 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     counts = torch.load(theirs / "prepared" / "token_freq.pt")
     assert sum(counts.values()) == sum(spoken)
     columns = (theirs / "head" / "log.csv").read_text().splitlines()[0]
-    assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2"
+    assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2,grad_norm,lr_factor"
 
 
 @pytest.mark.engine

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_texts
 from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.training.config import AnswersConfig
 from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
 from vllm_eagle_pangu.training.instructions import instructions
 from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.run_folder import whole_file
 from vllm_eagle_pangu.training.windows import TokenWindows
 
 DATASET_FILE = "dataset_info.json"
@@ -153,9 +153,8 @@ def _answer(
                 if config.max_minutes and time.monotonic() - started > 60 * config.max_minutes:
                     break
                 rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
-                partial = path.with_suffix(".partial")
-                partial.write_text(json.dumps(rows))
-                partial.rename(path)
+                with whole_file(path) as partial:
+                    partial.write_text(json.dumps(rows))
                 made += sum(sum(row["loss_mask"]) for row in rows)
                 done += 1
                 seconds = time.monotonic() - started
@@ -232,25 +231,3 @@ def save_rows(rows: list[Row], folder: Path) -> None:
     rows_of_tensors = Dataset.from_dict({**columns, "seq_len": lengths}).with_format("torch")
     rows_of_tensors.save_to_disk(folder)  # with the format, which speculators takes as it is
     print(f"answers: {len(rows)} rows, {sum(counts.values())} tokens of the target's", flush=True)
-
-
-def check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
-    """Keep what a folder is prepared from, or compare with it.
-
-    Raises ValueError where the folder was prepared from something else.
-    """
-    path = folder / "inputs.json"
-    now = json.dumps(inputs, indent=1, sort_keys=True)
-    if path.exists():
-        before = json.loads(path.read_text())
-        other = [key for key, value in json.loads(now).items() if before.get(key) != value]
-        if other:
-            raise refusal(
-                "run_dir",
-                str(folder),
-                f"was prepared with another {other[0]}: {before.get(other[0])!r}",
-                "name another run_dir, or remove this folder",
-            )
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(now)

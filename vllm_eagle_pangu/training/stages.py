@@ -23,14 +23,15 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from vllm_eagle_pangu.fetch import MODELS, fetch
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
-from vllm_eagle_pangu.training.answers import DATASET_FILE, check_inputs, requests, write_answers
+from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TrainConfig
 from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
-from vllm_eagle_pangu.training.head_checkpoint import save_head
+from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
 from vllm_eagle_pangu.training.prepare import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.run_folder import check_inputs
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.texts import tokenize_texts
 from vllm_eagle_pangu.training.train_head import train_head

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from vllm_eagle_pangu.models.pangu_as_llama import PANGU_ARCHITECTURE, load_pangu_as_llama
-from vllm_eagle_pangu.training import causal_attention
 
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
 
@@ -79,16 +78,11 @@ def load_target(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Any:
     if not path.exists():
         raise ValueError(f"target={str(folder)!r} has no config.json: name a Hugging Face folder")
     architecture = (json.loads(path.read_text()).get("architectures") or ["none"])[0]
-    attention = causal_attention.register()
     if architecture == PANGU_ARCHITECTURE:
-        model = load_pangu_as_llama(folder, dtype)
-        model.set_attn_implementation(attention)
-        return model
+        return load_pangu_as_llama(folder, dtype)
     if architecture not in SUPPORTED_ARCHITECTURES:
         raise ValueError(
             f"target={str(folder)!r} is a {architecture}: "
             f"heads can be trained for {', '.join(SUPPORTED_ARCHITECTURES)}"
         )
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation=attention
-    ).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()

@@ -20,7 +20,7 @@ class TokenWindows:
                 f"sequence length {length} needs {2 * length + 1} tokens, the corpus has "
                 f"{len(stream)}: add files or shorten the sequence"
             )
-        self._stream, self._length, self._batch, self._seed = stream, length, batch, seed
+        self._stream, self.length, self._batch, self._seed = stream, length, batch, seed
         self._per_pass = (len(stream) - length - 1) // length
         self._order: tuple[int, np.ndarray, int] | None = None
 
@@ -32,9 +32,9 @@ class TokenWindows:
     def _window(self, number: int) -> np.ndarray:
         turn, place = divmod(number, self._per_pass)
         if self._order is None or self._order[0] != turn:
-            rng = np.random.default_rng([self._seed, self._length, turn])
-            offset = int(rng.integers(self._length))
+            rng = np.random.default_rng([self._seed, self.length, turn])
+            offset = int(rng.integers(self.length))
             self._order = (turn, rng.permutation(self._per_pass), offset)
         _, order, offset = self._order
-        start = int(order[place]) * self._length + offset
-        return self._stream[start : start + self._length + 1]
+        start = int(order[place]) * self.length + offset
+        return self._stream[start : start + self.length + 1]
