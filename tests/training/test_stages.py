@@ -14,9 +14,10 @@ from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.training import corpus
 from vllm_eagle_pangu.training.command import run
+from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.head import load_head
 from vllm_eagle_pangu.training.hidden_states import load_rows
-from vllm_eagle_pangu.training.texts import read_texts
+from vllm_eagle_pangu.training.token_stream import read_texts
 
 SOURCE = '''
 class Thing{n}:
@@ -127,7 +128,7 @@ answers: {{prompts: {asked}, samples: {samples}, max_tokens: 4, batch: 1,
 
 
 def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
-    files = corpus.select_files(("fake",), 10_000, 1_000_000)
+    files = corpus.select_files(CorpusConfig(packages=("fake",)))
     assert len(files) == 30
     sides = [corpus.is_held_out(file.name, 200) for file in files]
     assert 0 < sum(sides) < 15

@@ -32,7 +32,7 @@ from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
 from vllm_eagle_pangu.training.instructions import instructions
 from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.run_folder import whole_file
-from vllm_eagle_pangu.training.windows import TokenWindows
+from vllm_eagle_pangu.training.token_stream import TokenWindows
 
 DATASET_FILE = "dataset_info.json"
 INSTRUCTIONS = "instructions"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose Python source files that are on every machine, and keep a held-out part aside.
+"""Stage `corpus`: Python source files that are on every machine, a held-out part of them aside.
 
 The choice is deterministic for given installed versions: files are sorted by relative path,
 identical contents are taken once, and a file's side (training or held out) follows from a hash
@@ -8,14 +8,32 @@ of `package/relative path` alone.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
+import json
+import random
 import re
 import sysconfig
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
+from transformers import AutoTokenizer
+
+from vllm_eagle_pangu.training.config import CorpusConfig
+from vllm_eagle_pangu.training.run_folder import whole_file
+from vllm_eagle_pangu.training.token_stream import write_stream
+from vllm_eagle_pangu.training.tokenizer import save_tokenizer, train_bpe
+
+TOKENS_FILE = "tokens.npy"
+TOKENIZER_FOLDER = "tokenizer"
 STDLIB = "stdlib"
+_PROMPT_TOKENS = range(3, 901)
+_CONTEXT_LINES = (0, 0, 2, 4, 8, 12, 16, 24, 60)
+"""Lines of source kept before a held-out prompt's header; one is drawn, so lengths spread."""
 _SKIPPED_PARTS = {
     "site-packages",
     "__pycache__",
@@ -43,25 +61,74 @@ class SourceFile:
     def name(self) -> str:
         return f"{self.package}/{self.relative_path}"
 
+    def parsed(self) -> ast.Module | None:
+        """None where it is of another Python."""
+        try:
+            return ast.parse(self.text)
+        except SyntaxError:
+            return None
 
-def select_files(
-    packages: tuple[str, ...], max_file_bytes: int, max_package_bytes: int
-) -> list[SourceFile]:
+
+def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
+    """Write the stage's files under `folder`; does nothing if they are there."""
+    if (folder / TOKENS_FILE).exists():
+        return
+    training, held_out = split_corpus(config)
+    texts = [file.text for file in training]
+    save_tokenizer(
+        train_bpe(texts, config.vocab_size), folder / TOKENIZER_FOLDER, config.max_length
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder / TOKENIZER_FOLDER)
+    (folder / "heldout.txt").write_text("".join(sorted(f"{file.name}\n" for file in held_out)))
+    asked = (
+        {"source": source, "prompt": prompt}
+        for source, prompt in _prompts(held_out, random.Random(seed))
+        if len(tokenizer(prompt, verbose=False)["input_ids"]) in _PROMPT_TOKENS
+    )
+    with whole_file(folder / "heldout_prompts.jsonl") as partial:
+        lines = (
+            json.dumps({"id": f"heldout-{number:03d}", **entry}) + "\n"
+            for number, entry in enumerate(islice(asked, config.held_out_prompts))
+        )
+        partial.write_text("".join(lines))
+    stream = write_stream(folder / TOKENS_FILE, tokenizer, texts)
+    characters = Counter[str]()
+    for file in training:
+        characters[file.package] += len(file.text)
+    for package, size in characters.most_common():
+        print(f"corpus {package} {size / 1e6:.2f}M characters")
+    print(
+        f"corpus {len(training)} files, {len(stream) / 1e6:.2f}M tokens of "
+        f"{characters.total() / len(stream):.2f} characters; {len(held_out)} files held out",
+        flush=True,
+    )
+
+
+def split_corpus(config: CorpusConfig) -> tuple[list[SourceFile], list[SourceFile]]:
+    """Training files and held-out files."""
+    sides: tuple[list[SourceFile], list[SourceFile]] = ([], [])
+    for file in select_files(config):
+        rate = config.held_out_stdlib if file.package == STDLIB else config.held_out_packages
+        sides[is_held_out(file.name, rate)].append(file)
+    return sides
+
+
+def select_files(config: CorpusConfig) -> list[SourceFile]:
     """Read the corpus: every package's files by path, at most `max_package_bytes` of each.
 
     The standard library (`"stdlib"`) has no cap. Packages that are not installed are an error.
     """
     seen: set[bytes] = set()
     chosen: list[SourceFile] = []
-    for package in packages:
-        files = _package_files(package, max_file_bytes)
+    for package in config.packages:
+        files = _package_files(package, config.max_file_bytes)
         if package != STDLIB:
             files.sort(key=lambda file: _stable_hash(file.name))
         used = 0
         for file in files:
             digest = hashlib.sha256(file.text.encode()).digest()
             size = len(file.text.encode())
-            if digest in seen or (package != STDLIB and used + size > max_package_bytes):
+            if digest in seen or (package != STDLIB and used + size > config.max_package_bytes):
                 continue
             seen.add(digest)
             used += size
@@ -117,3 +184,30 @@ def _looks_generated(text: str) -> bool:
 
 def _stable_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+def _prompts(files: list[SourceFile], rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Function headers with some source before them: where each is from, and its text.
+
+    One of each file in turn; other packages' only where the standard library's are used up.
+    """
+    for ours in (True, False):
+        turns = zip_longest(
+            *(_headers(file, rng) for file in files if (file.package == STDLIB) == ours)
+        )
+        yield from (prompt for prompt in chain.from_iterable(turns) if prompt)
+
+
+def _headers(file: SourceFile, rng: random.Random) -> list[tuple[str, str]]:
+    """Of every def its lines, docstring included, behind some of the lines before it."""
+    lines, found = file.text.splitlines(keepends=True), []
+    for node in ast.walk(file.parsed() or ast.Module([], [])):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body, first = node.body[0], node.lineno - 1
+            documented = ast.get_docstring(node) is not None and len(node.body) > 1
+            last = body.end_lineno if documented else body.lineno - 1
+            if body.lineno > node.lineno:
+                start = max(0, first - rng.choice(_CONTEXT_LINES))
+                found.append((f"{file.name}:{first + 1}", "".join(lines[start:last]).rstrip("\n")))
+    rng.shuffle(found)
+    return found

@@ -12,9 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.token_stream import TokenWindows
 from vllm_eagle_pangu.training.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from vllm_eagle_pangu.training.training_run import Figures, TrainingRun
-from vllm_eagle_pangu.training.windows import TokenWindows
 
 
 def build_target(config: TargetConfig, vocab_size: int) -> LlamaForCausalLM:

@@ -18,8 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from vllm_eagle_pangu.training.config import CorpusConfig
-from vllm_eagle_pangu.training.corpus import STDLIB, is_held_out
-from vllm_eagle_pangu.training.prepare import split_corpus
+from vllm_eagle_pangu.training.corpus import STDLIB, is_held_out, split_corpus
 
 HELD_OUT = 120
 """Of 1000 packages, and topics in instructions.py."""
@@ -92,14 +91,9 @@ def _files(held_out: bool) -> list[tuple[str, ast.Module, list[str]]]:
     """Name, syntax tree and lines."""
     here = (STDLIB, *(name for name in _QUOTED if find_spec(name)))
     sides = split_corpus(CorpusConfig(packages=here, max_package_bytes=_PACKAGE_BYTES))
-    parsed = []
-    for file in sides[held_out]:
-        if file.package == STDLIB or not held_out:
-            try:
-                parsed.append((file.name, ast.parse(file.text), file.text.splitlines()))
-            except SyntaxError:
-                continue
-    return parsed
+    ours = [file for file in sides[held_out] if file.package == STDLIB or not held_out]
+    trees = ((file, file.parsed()) for file in ours)
+    return [(file.name, tree, file.text.splitlines()) for file, tree in trees if tree]
 
 
 def _of_a_function(node: ast.FunctionDef, lines: list[str]) -> dict[str, str]:

@@ -25,15 +25,15 @@ from vllm_eagle_pangu.fetch import MODELS, fetch
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TrainConfig
+from vllm_eagle_pangu.training.corpus import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
 from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
 from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
-from vllm_eagle_pangu.training.prepare import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.run_folder import check_inputs
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
-from vllm_eagle_pangu.training.texts import tokenize_texts
+from vllm_eagle_pangu.training.token_stream import read_texts, write_stream
 from vllm_eagle_pangu.training.train_head import train_head
 
 PREPARED = "prepared"
@@ -112,8 +112,7 @@ def _token_stream(config: TrainConfig) -> np.ndarray:
     folder = _run_dir(config) / "corpus"
     if config.texts and not (folder / TOKENS_FILE).exists():
         tokenizer = AutoTokenizer.from_pretrained(_target_folder(config))
-        folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / TOKENS_FILE, tokenize_texts(tokenizer, config.texts))
+        write_stream(folder / TOKENS_FILE, tokenizer, read_texts(config.texts))
     if not (folder / TOKENS_FILE).exists():
         raise ValueError(
             f"{folder / TOKENS_FILE} is missing: give texts, add a corpus section, or run it first"

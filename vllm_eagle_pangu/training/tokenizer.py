@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a byte-level BPE on source code, and store texts as one stream of token ids."""
+"""Train a byte-level BPE on source code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 
@@ -55,12 +54,3 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def encode_stream(tokenizer: Tokenizer, texts: Iterable[str]) -> np.ndarray:
-    """All texts as one uint16 stream: <bos> text <eos> <bos> text <eos> ..."""
-    eos = tokenizer.token_to_id(EOS)
-    pieces = []
-    for encoding in tokenizer.encode_batch(list(texts)):
-        pieces.append(np.asarray([*encoding.ids, eos], dtype=np.uint16))
-    return np.concatenate(pieces)
