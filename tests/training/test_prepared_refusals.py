@@ -8,7 +8,8 @@ import json
 import resource
 import shutil
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,17 @@ def refuse(train, tmp_path) -> Callable[..., None]:
         assert not [path for path in after if path.suffix == ".partial"]
 
     return refuse
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A limit on a file's size stands for the full disk: the write itself fails, as there."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -168,18 +180,22 @@ def test_a_disk_that_is_too_small_is_known_before(refuse, tmp_path, monkeypatch)
 
 
 def test_a_file_that_the_disk_does_not_take(refuse, train, tmp_path, whole):
-    """A limit on a file's size stands for the full disk: the write itself fails, as there."""
     prepared = prepare(tmp_path / "run" / "prepared", ROWS, 4)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
-    try:
+    with largest_file(8192):
         refuse(f"run_dir={str(states_file(prepared, 7))!r}: ", "File too large", "make room, and")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in (prepared / "hidden_states").iterdir()] == ["inputs.json"]
     assert train() == ""
     before, after = contents(whole / "hidden_states"), contents(prepared / "hidden_states")
     assert list(before.values()) == [after[prepared / "hidden_states" / p.name] for p in before]
+
+
+def test_a_state_that_the_disk_does_not_take(refuse, train, prepared, tmp_path):
+    """The head's checkpoint of 100 kB fits, its state of 300 kB does not."""
+    head = tmp_path / "run" / "head"
+    with largest_file(200_000):
+        refuse(f"run_dir={str(head / 'state.pt')!r}: ", "make room, and run the same command")
+    assert (head / "draft" / "model.safetensors").exists() and not (head / "state.pt").exists()
+    assert train() == "" and (head / "state.pt").exists()
 
 
 def test_a_state_of_another_head(train, refuse, prepared, tmp_path):

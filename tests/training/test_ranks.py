@@ -140,6 +140,23 @@ def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on
     assert (tmp_path / "two" / "head" / "draft" / "config.json").exists()
 
 
+def test_a_corpus_and_a_target_are_made_by_the_first_rank_alone(tmp_path):
+    target = {"hidden_size": 32, "intermediate_size": 48, "layers": 1, "heads": 1, "kv_heads": 1}
+    target |= {"sequence_length": 32, "long_sequence_length": 32, "tokens_per_step": 64}
+    target |= {"max_tokens": 4 * 64, "save_minutes": 0.0, "log_every": 1, "compile": False}
+    corpus = {"packages": ["jinja2"], "vocab_size": 300, "held_out_prompts": 2}
+    general = {"run_dir": str(tmp_path / "run"), "threads": 1}
+    config = write_config(tmp_path / "two.yaml", **general, corpus=corpus, target=target)
+    argv = command(config, *TORCHRUN)
+    said = subprocess.run(argv, timeout=PATIENCE_S, check=True, capture_output=True, text=True)
+    made = [line for line in said.stdout.splitlines() if line.startswith(("corpus ", "step "))]
+    assert [line.split()[:2] for line in made if line.startswith("step")] == (
+        [["step", str(step)] for step in (1, 2, 3, 4)]
+    )
+    assert len([line for line in made if "files held out" in line]) == 1
+    assert (tmp_path / "run" / "target" / "model" / "config.json").exists()
+
+
 @pytest.mark.engine
 def test_a_rank_killed_while_it_answers_ends_its_engine_and_the_answers_are_the_same(
     config, asking, tmp_path

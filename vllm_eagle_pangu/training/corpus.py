@@ -17,6 +17,7 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -61,12 +62,10 @@ class SourceFile:
     def name(self) -> str:
         return f"{self.package}/{self.relative_path}"
 
-    def parsed(self) -> ast.Module | None:
-        """None where it is of another Python."""
-        try:
-            return ast.parse(self.text)
-        except SyntaxError:
-            return None
+    def nodes(self) -> Iterator[ast.AST]:
+        """Of its syntax; none where it is of another Python."""
+        with suppress(SyntaxError):
+            yield from ast.walk(ast.parse(self.text))
 
 
 def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
@@ -201,7 +200,7 @@ def _prompts(files: list[SourceFile], rng: random.Random) -> Iterator[tuple[str,
 def _headers(file: SourceFile, rng: random.Random) -> list[tuple[str, str]]:
     """Of every def its lines, docstring included, behind some of the lines before it."""
     lines, found = file.text.splitlines(keepends=True), []
-    for node in ast.walk(file.parsed() or ast.Module([], [])):
+    for node in file.nodes():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body, first = node.body[0], node.lineno - 1
             documented = ast.get_docstring(node) is not None and len(node.body) > 1
