@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.run_folder import check_inputs
 
 from .commands import (
@@ -183,7 +184,7 @@ def test_an_error_of_the_first_rank_ends_the_other_without_a_launchers_help(
     if wrong == "prompts":
         asking |= {"prompts": str(tmp_path / "none.jsonl")}
     else:
-        check_inputs(tmp_path / "run" / "prepared", {"target": "another"})
+        check_inputs(tmp_path / "run" / "prepared", {"target": "another"}, Ranks())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -155,9 +155,7 @@ def test_json_lines_need_a_text(tmp_path):
 
 
 def test_bpe_gives_an_indented_line_break_one_token():
-    from vllm_eagle_pangu.training.tokenizer import train_bpe
-
-    tokenizer = train_bpe([SOURCE.format(n=n) for n in range(20)], 320)
+    tokenizer = corpus.train_bpe([SOURCE.format(n=n) for n in range(20)], 320)
     text = "x\n        y\tz é\n"
     encoding = tokenizer.encode(text)
     assert "\u010a" + 8 * "\u0120" in encoding.tokens

@@ -68,8 +68,8 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
                 todo.append((tokens, missing))
                 left += sum(map(len, tokens))
     _check_room(folder, teacher, left * ranks.size)
+    check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)}, ranks)
     if ranks.first:
-        check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)})
         for half in (folder / STATES_FOLDER).glob(".tmp*"):
             half.unlink()  # of safetensors, which was killed while it wrote
     ranks.meet()

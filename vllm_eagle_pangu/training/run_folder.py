@@ -13,6 +13,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.training.ranks import Ranks
 
 INPUTS_FILE = "inputs.json"
 
@@ -35,12 +36,17 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
-    """Keep what a folder is prepared from, or compare with it.
+def check_inputs(folder: Path, inputs: dict[str, Any], ranks: Ranks) -> None:
+    """Keep what a folder is prepared from, or compare with it; the first rank for all.
 
     Raises ValueError where the folder was prepared from something else.
     """
-    path = folder / INPUTS_FILE
+    if ranks.first:
+        _check_inputs(folder / INPUTS_FILE, inputs)
+    ranks.meet()
+
+
+def _check_inputs(path: Path, inputs: dict[str, Any]) -> None:
     now = json.dumps(inputs, indent=1, sort_keys=True)
     if not path.exists():
         with whole_file(path) as partial:
@@ -51,7 +57,7 @@ def check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
         if before.get(key) != value:
             raise refusal(
                 "run_dir",
-                str(folder),
+                str(path.parent),
                 f"was prepared with another {key}: {before.get(key)!r}",
                 "name another run_dir, or remove this folder",
             )

@@ -72,10 +72,8 @@ class _Stages:
 
     def write_answers(self, answers: AnswersConfig) -> None:
         target, ranks, seed = self._target(), self.ranks, self.config.seed
-        if ranks.first:
-            inputs = {"target": _digest(target), "answers": asdict(answers)}
-            check_inputs(self.prepared, inputs)
-        ranks.meet()
+        inputs = {"target": _digest(target), "answers": asdict(answers)}
+        check_inputs(self.prepared, inputs, ranks)
         if (self.prepared / DATASET_FILE).exists():
             return
         stream = ranks.one_after_first(self._token_stream) if answers.prompts is None else None
@@ -86,8 +84,7 @@ class _Stages:
         prepared, ranks, target = self.prepared, self.ranks, self._target()
         if not (prepared / DATASET_FILE).exists():
             raise ValueError(f"{prepared} has no dataset: add an answers section, or run it first")
-        if ranks.first:
-            check_inputs(prepared, {"target": _digest(target)})
+        check_inputs(prepared, {"target": _digest(target)}, ranks)
         teacher = Teacher(load_target(target).to(self.config.device), config.taps)
         write_hidden_states(prepared, teacher, ranks)
         sizes = teacher.config.vocab_size, config.draft_vocab_size

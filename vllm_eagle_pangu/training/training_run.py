@@ -59,11 +59,9 @@ class TrainingRun:
         self._step, self._tokens, self._seconds = 0, 0, 0.0
         self._rows: dict[str, list[Figures]] = {}
         state = load_state(folder)
-        if ranks.first:
-            if state is None:
-                (folder / INPUTS_FILE).unlink(missing_ok=True)
-            check_inputs(folder, inputs)
-        ranks.meet()
+        if state is None and ranks.first:
+            (folder / INPUTS_FILE).unlink(missing_ok=True)
+        check_inputs(folder, inputs, ranks)
         if state is not None:
             self._step, self._tokens, self._seconds = state["position"]
             self._rows = state["rows"]
