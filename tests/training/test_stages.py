@@ -148,7 +148,7 @@ def test_a_head_without_generated_samples_names_the_missing_stage(tmp_path, caps
 
 def test_json_lines_need_a_text(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"prompt": "two"}\n')
-    with pytest.raises(ValueError, match='line 2 has no string "text"'):
+    with pytest.raises(ValueError, match=r"texts='.*a.jsonl': line 2 holds no text; write one"):
         list(read_texts((str(tmp_path / "*.jsonl"),)))
     with pytest.raises(ValueError, match="matches no file"):
         list(read_texts((str(tmp_path / "*.md"),)))

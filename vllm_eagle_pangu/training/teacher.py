@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Teacher:
         self.model, self.taps = model.eval().requires_grad_(False), taps
         self._caught: dict[int, Tensor] = {}
         for tap in {*taps, layers}:
-            model.model.layers[tap - 1].register_forward_hook(self._catch(tap))
+            model.model.layers[tap - 1].register_forward_hook(partial(self._catch, tap))
 
     @property
     def config(self) -> Any:
@@ -65,11 +66,8 @@ class Teacher:
         """last: [..., H], behind all layers -> [..., V]."""
         return self.model.model.norm(last) @ self.output_weight.T
 
-    def _catch(self, tap: int) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self._caught[tap] = output[0] if isinstance(output, tuple) else output
-
-        return hook
+    def _catch(self, tap: int, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        self._caught[tap] = output[0] if isinstance(output, tuple) else output
 
 
 def load_target(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Any:

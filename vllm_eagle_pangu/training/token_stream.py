@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vllm_eagle_pangu.measure.prompts import json_lines
+from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.measure import prompts
 from vllm_eagle_pangu.training.run_folder import whole_file
 
 
@@ -25,15 +26,12 @@ def read_texts(patterns: tuple[str, ...]) -> Iterator[str]:
     for pattern in patterns:
         paths = sorted(glob(pattern, recursive=True))
         if not paths:
-            raise ValueError(f"texts: {pattern!r} matches no file: mend the pattern")
-        for path in map(Path, paths):
-            if path.suffix != ".jsonl":
-                yield path.read_text(encoding="utf-8")
-                continue
-            for number, record in json_lines(path):
-                if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-                    raise ValueError(f'texts: {path} line {number} has no string "text": add it')
-                yield record["text"]
+            raise refusal("texts", pattern, "matches no file", "mend the pattern")
+        for path in paths:
+            if path.endswith(".jsonl"):
+                yield from prompts.read_texts(path, "text", "texts")
+            else:
+                yield Path(path).read_text(encoding="utf-8")
 
 
 def write_stream(path: Path, tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
