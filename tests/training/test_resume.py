@@ -123,5 +123,11 @@ def test_a_half_written_file_leaves_the_last_one_readable(tmp_path):
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_state_of_an_earlier_version_is_refused(tmp_path):
+    torch.save({"position": {"step": 1}, "head": {}}, tmp_path / "state.pt")
+    with pytest.raises(ValueError, match=r"state.pt': is of an earlier version; remove it"):
+        load_state(tmp_path)
+
+
 def test_without_a_state_a_run_starts_from_nothing(tmp_path):
     assert load_state(tmp_path) is None

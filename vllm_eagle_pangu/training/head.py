@@ -76,9 +76,6 @@ class RolloutKeys:
         unseen = alien | torch.ones_like(alien).triu(1)
         return cls(torch.zeros_like(unseen, dtype=torch.float).masked_fill(unseen, float("-inf")))
 
-    def with_step(self, key: Tensor, value: Tensor) -> RolloutKeys:
-        return RolloutKeys(self.hidden, (*self.keys, key), (*self.values, value))
-
     def attend(self, query: Tensor) -> Tensor:
         """query: [B, H, A, D] of the last step, rotated -> [B, H, A, D]."""
         batch, heads, anchors, dim = query.shape
@@ -122,7 +119,7 @@ class DraftAttention(nn.Module):
         # Turned in the angles' precision, kept in the rows'.
         turned = apply_rotary_pos_emb(query, key, *rotary)
         query, key = (vectors.to(value.dtype) for vectors in turned)
-        seen = past.with_step(key, value)
+        seen = RolloutKeys(past.hidden, (*past.keys, key), (*past.values, value))
         return self.o_proj(seen.attend(query).transpose(1, 2).flatten(2)), seen
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.files import write_csv
 from vllm_eagle_pangu.training.config import RunConfig
 from vllm_eagle_pangu.training.ranks import Ranks
@@ -157,7 +158,13 @@ class TrainingRun:
 def load_state(folder: Path) -> dict[str, Any] | None:
     """What a run saved last in `folder`; None where it has not saved."""
     path = folder / STATE_FILE
-    return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+    if not path.exists():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    if "rows" not in state:
+        mend = "remove it to train from nothing"
+        raise refusal("run_dir", str(path), "is of an earlier version", mend)
+    return state
 
 
 def learning_rate_factor(progress: float, warmup: float, hold: float) -> float:
