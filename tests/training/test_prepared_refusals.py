@@ -9,6 +9,7 @@ import resource
 import shutil
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,9 +18,11 @@ import torch
 from datasets import load_from_disk
 from safetensors.torch import load_file, save_file
 
-from vllm_eagle_pangu.training import hidden_states
+from vllm_eagle_pangu.training import answers, hidden_states
 from vllm_eagle_pangu.training.command import run
-from vllm_eagle_pangu.training.hidden_states import states_file
+from vllm_eagle_pangu.training.config import AnswersConfig
+from vllm_eagle_pangu.training.hidden_states import load_rows, states_file
+from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
 from .prepared import HEAD, prepare, prepare_with_states
@@ -196,6 +199,29 @@ def test_a_state_that_the_disk_does_not_take(refuse, train, prepared, tmp_path):
         refuse(f"run_dir={str(head / 'state.pt')!r}: ", "make room, and run the same command")
     assert (head / "draft" / "model.safetensors").exists() and not (head / "state.pt").exists()
     assert train() == "" and (head / "state.pt").exists()
+
+
+def test_answers_that_the_disk_does_not_take(tmp_path, monkeypatch):
+    """The first part fits, the second does not; an engine that answers stands for vLLM's."""
+
+    class Engine(ThreadPoolExecutor):
+        def __init__(self, *_args, **_options):
+            super().__init__(1)
+
+    def generate(asked, _seed):
+        return [{"input_ids": one.prompt, "loss_mask": one.prompt} for one in asked]
+
+    monkeypatch.setattr(answers, "ProcessPoolExecutor", Engine)
+    monkeypatch.setattr(answers, "_generate", generate)
+    config = AnswersConfig(batch=1)
+    asked = [answers.Request([1] * (5 if i < 4 else 500), 1, 0.0) for i in range(8)]
+    parts = tmp_path / "parts"
+    message = rf"run_dir='{parts / '00001.json'}': .*File too large; make room, and run the same"
+    with largest_file(8192), pytest.raises(ValueError, match=message):
+        answers.write_answers(config, tmp_path, asked, tmp_path, 0, Ranks())
+    assert [path.name for path in parts.iterdir()] == ["00000.json"]
+    answers.write_answers(config, tmp_path, asked, tmp_path, 0, Ranks())
+    assert len(load_rows(tmp_path)) == 8
 
 
 def test_a_state_of_another_head(train, refuse, prepared, tmp_path):

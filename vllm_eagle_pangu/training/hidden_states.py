@@ -42,31 +42,8 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
     Raises ValueError where the rows or the files are not this target's, or are of other taps, and
     where the disk is too small.
     """
-    rows = load_rows(folder)
-    # Of each batch its rows' token ids [T], and which of their files are missing.
-    todo: list[tuple[list[Tensor], dict[int, Path]]] = []
-    left = 0
-    for number, batch in enumerate(_batches(list(rows.with_format(None)["seq_len"]))):
-        if ranks.owns(number):
-            tokens = [rows[row]["input_ids"] for row in batch]
-            highest = int(torch.cat(tokens).max())
-            if highest >= teacher.config.vocab_size:
-                raise refusal(
-                    "run_dir",
-                    str(folder),
-                    f"token {highest} is of another tokenizer: "
-                    f"the target has {teacher.config.vocab_size}",
-                    "name as target_model what the rows were prepared for",
-                )
-            files = [states_file(folder, row) for row in batch]
-            missing = {
-                place: file
-                for place, (file, ids) in enumerate(zip(files, tokens, strict=True))
-                if not _is_whole(file, teacher, ids)
-            }
-            if missing:
-                todo.append((tokens, missing))
-                left += sum(map(len, tokens))
+    todo = list(_todo(folder, teacher, ranks))
+    left = sum(len(ids) for tokens, _ in todo for ids in tokens)
     _check_room(folder, teacher, left * ranks.size)
     check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)}, ranks)
     if ranks.first:
@@ -91,6 +68,29 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
             minutes = (left - done) / rate / 60
             print(f"hidden states: {rate:.0f} tok/s, ETA {minutes:.1f} min", flush=True)
     ranks.meet()
+
+
+def _todo(
+    folder: Path, teacher: Teacher, ranks: Ranks
+) -> Iterator[tuple[list[Tensor], dict[int, Path]]]:
+    """Of each batch that is not done its rows' token ids, each [T], and which files are missing."""
+    rows, vocabulary = load_rows(folder), teacher.config.vocab_size
+    for number, batch in enumerate(_batches(list(rows.with_format(None)["seq_len"]))):
+        if not ranks.owns(number):
+            continue
+        tokens = [rows[row]["input_ids"] for row in batch]
+        highest = int(torch.cat(tokens).max())
+        if highest >= vocabulary:
+            raise refusal(
+                "run_dir",
+                str(folder),
+                f"token {highest} is of another tokenizer: the target has {vocabulary}",
+                "name as target_model what the rows were prepared for",
+            )
+        files = enumerate(states_file(folder, row) for row in batch)
+        missing = {i: file for i, file in files if not _is_whole(file, teacher, tokens[i])}
+        if missing:
+            yield tokens, missing
 
 
 def _batches(lengths: list[int]) -> Iterator[list[int]]:
