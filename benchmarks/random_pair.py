@@ -16,9 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
+from vllm_eagle_pangu.training.config import HeadConfig
 from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
-from vllm_eagle_pangu.training.head import EagleHead, HeadShape
-from vllm_eagle_pangu.training.head_checkpoint import save_head
+from vllm_eagle_pangu.training.head import EagleHead, head_config, save_head
 
 # Millions of weights to (hidden, layers, heads, KV heads, intermediate, vocabulary).
 SIZES = {30: (512, 8, 8, 2, 1408, 8192), 300: (1024, 16, 16, 4, 3072, 32768)}
@@ -35,10 +35,11 @@ def main() -> None:
 def write_random_pair(folder: Path, millions: int) -> None:
     hidden, layers, heads, kv_heads, intermediate, vocab = SIZES[millions]
     torch.manual_seed(0)
-    shared = {"hidden_size": hidden, "head_dim": hidden // heads, "vocab_size": vocab}
-    shared["intermediate_size"] = intermediate
     config = LlamaConfig(
-        **shared,
+        hidden_size=hidden,
+        head_dim=hidden // heads,
+        vocab_size=vocab,
+        intermediate_size=intermediate,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
@@ -50,19 +51,14 @@ def write_random_pair(folder: Path, millions: int) -> None:
     save_llama_as_pangu(model, folder / "target", dtype=torch.bfloat16)
     for file in pair.find().target.glob("tokenizer*.json"):
         shutil.copy(file, folder / "target")
-    shape = HeadShape(
-        **shared,
-        target_hidden_size=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        draft_vocab_size=vocab // 2,
+    own = HeadConfig(
         taps=(2, layers // 2, layers - 3),
-        rope_theta=10000.0,
-        max_positions=4096,
-        rms_norm_eps=1e-6,
+        draft_vocab_size=vocab // 2,
+        intermediate_size=intermediate,
+        max_tokens=1,
     )
     every_second = DraftVocabulary(2 * torch.arange(vocab // 2), vocab)
-    save_head(EagleHead(shape), every_second, folder / "head")
+    save_head(EagleHead(head_config(own, config)), every_second, folder / "head")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,43 @@
 from pathlib import Path
 
 import torch
+from transformers import LlamaConfig
 
 from vllm_eagle_pangu.training.answers import save_rows
+from vllm_eagle_pangu.training.config import HeadConfig
+from vllm_eagle_pangu.training.head import head_config
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
 from vllm_eagle_pangu.training.packed_rows import PackedBatch
 from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher
+
+# Section `head` of a run that takes seconds, for the tiny Llama.
+HEAD = {
+    "taps": [1, 2],
+    "draft_vocab_size": 64,
+    "intermediate_size": 48,
+    "rollout_steps": 2,
+    "length": 64,
+    "batch": 2,
+    "held_out": 2,
+    "max_tokens": 128,
+    "compile": False,
+}
+
+
+def tiny_shape(taps: tuple[int, ...], draft_vocab_size: int = 31) -> LlamaConfig:
+    """Of a head with 4 heads of 8, for a target with 63 tokens and states of 32."""
+    target = LlamaConfig(
+        vocab_size=63,
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=128,
+        rms_norm_eps=1e-5,
+    )
+    sizes = {"draft_vocab_size": draft_vocab_size, "intermediate_size": 40}
+    return head_config(HeadConfig(taps=taps, max_tokens=1, **sizes), target)
 
 
 def packed(teacher: Teacher, tokens: torch.Tensor, prompt: int = 0) -> PackedBatch:

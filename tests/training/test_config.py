@@ -29,8 +29,12 @@ def written(folder: Path, text: str) -> Path:
         ("run_dir: r\nanswers: {samples: many}\n", "answers.samples='many': must be a whole"),
         ("run_dir: r\nanswers: {samples: 0}\n", "answers.samples=0: must be at least 1; set"),
         ("run_dir: r\nanswers: {temperatures: 0.0}\n", r"write \[0.0\]"),
-        ("run_dir: r\ntexts: [a]\ncorpus: {}\n", "keep one of them"),
-        ("run_dir: r\ntarget_model: t\ntarget: {}\n", "target_model='t': .*; keep target_model"),
+        ("run_dir: r\ntarget: {}\n", "max_tokens=None: max_minutes is unset, too; set one"),
+        ("run_dir: r\ntexts: [a]\ncorpus: {packages: [a]}\n", "keep one of them"),
+        (
+            "run_dir: r\ntarget_model: t\ntarget: {max_tokens: 1}\n",
+            "target_model='t': .*; keep target_model",
+        ),
     ],
 )
 def test_bad_keys_and_values_are_named(tmp_path, text, message):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import torch
-from torch.nn import functional
 
 from vllm_eagle_pangu.training.cross_entropy import chunked_cross_entropy
 
@@ -12,18 +11,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return hidden, weight
 
 
-def test_hard_loss_and_gradients_match_torch_within_bfloat16():
-    hidden, weight = inputs()
-    labels = torch.randint(0, 37, (63,), generator=torch.Generator().manual_seed(1))
-    expected = functional.cross_entropy(hidden @ weight.T, labels)
-    wanted = torch.autograd.grad(expected, (hidden, weight))
-    loss, _ = chunked_cross_entropy(hidden, weight, labels, torch.full((63,), 1 / 63), rows=10)
-    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=1e-2)
-    found = torch.autograd.grad(loss, (hidden, weight))
-    torch.testing.assert_close(found, wanted, rtol=5e-2, atol=2e-3)
-
-
-def test_soft_loss_ignores_rows_of_weight_zero():
+def test_loss_and_gradients_match_torch_within_bfloat16_and_rows_of_weight_zero_count_nothing():
     hidden, weight = inputs()
     targets = torch.softmax(torch.randn(63, 37), dim=-1)
     row_weights = (torch.arange(63) % 3 > 0).float()

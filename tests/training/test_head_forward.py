@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,35 +8,19 @@ import torch
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
-from vllm_eagle_pangu.training.evaluate import measure_acceptance
-from vllm_eagle_pangu.training.head import EagleHead, HeadShape, RolloutKeys
-from vllm_eagle_pangu.training.head_checkpoint import load_head, save_head
+from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys, load_head, save_head
 from vllm_eagle_pangu.training.packed_rows import PackedBatch
 from vllm_eagle_pangu.training.pretrain import build_target
-from vllm_eagle_pangu.training.rollout_attention import causal_mask
+from vllm_eagle_pangu.training.rollout import measure_acceptance, rollout_loss, rollout_targets
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
-from vllm_eagle_pangu.training.train_head import rollout_loss, rollout_targets
 
-from .prepared import packed
+from .prepared import packed, tiny_shape
 
 VOCABULARY = DraftVocabulary(torch.arange(0, 62, 2), 63)
 TARGET = TargetConfig(
-    hidden_size=32, intermediate_size=48, layers=3, heads=4, kv_heads=2, head_dim=8
+    hidden_size=32, intermediate_size=48, layers=3, heads=4, kv_heads=2, head_dim=8, max_tokens=1
 )
-SHAPE = HeadShape(
-    hidden_size=32,
-    target_hidden_size=32,
-    intermediate_size=40,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    vocab_size=63,
-    draft_vocab_size=31,
-    taps=(1, 3),
-    rope_theta=10000.0,
-    max_positions=128,
-    rms_norm_eps=1e-5,
-)
+SHAPE = tiny_shape((1, 3))
 
 
 @pytest.fixture
@@ -63,18 +46,15 @@ def test_first_rollout_step_is_a_plain_forward_of_the_head(teacher):
     head = EagleHead(SHAPE)
     seen = []
 
-    def spy(embeds, hidden, positions, past):
-        result = head.advance(embeds, hidden, positions, past)
-        seen.append(result[1])
-        return result
-
+    hook = head.register_forward_hook(lambda _, __, found: seen.append(found[1]))
     tokens = torch.randint(0, 63, (2, 12))
     batch = packed(teacher, tokens)
-    rollout_loss(head, spy, teacher, VOCABULARY, batch, steps=3, step_decay=0.8)
+    rollout_loss(head, teacher, VOCABULARY, batch, steps=3, step_decay=0.8)
+    hook.remove()
     embeds = teacher.embedding(tokens[:, 1:])
     hidden = head.fc(batch.states[:, :-1, :-1].flatten(2))
-    past = RolloutKeys(causal_mask(batch.document[:, :-1]))
-    plain = head.advance(embeds, hidden, torch.arange(11), past)
+    past = RolloutKeys.over(batch.document[:, :-1])
+    plain = head(embeds, hidden, torch.arange(11), past)
     expected = head.lm_head(plain[1][:, :8])
     torch.testing.assert_close(head.lm_head(seen[0]), expected)
 
@@ -101,6 +81,8 @@ def test_head_checkpoint_has_the_names_and_config_keys_that_vllm_reads(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["eagle_aux_hidden_state_layer_ids"] == [1, 3]
     assert config["draft_vocab_size"] == 31 and config["vocab_size"] == 63
+    # transformers 4 and SGLang read these two.
+    assert config["rope_theta"] == 10000.0 and config["torch_dtype"] == "float32"
 
 
 @pytest.mark.parametrize("taps", [(0, 2), (2, 1), (1, 4), (2, 2)])
@@ -115,34 +97,33 @@ def test_targets_of_other_architectures_are_refused_by_name(tmp_path):
         load_target(tmp_path)
 
 
-def test_a_loaded_target_with_our_attention_computes_what_transformers_does(tmp_path):
+def test_a_loaded_target_computes_what_the_saved_one_did(tmp_path):
     model = build_target(TARGET, 63).eval()
     save_llama_as_pangu(model, tmp_path, torch.float32)
     loaded = load_target(tmp_path, torch.float32)
-    model.set_attn_implementation("eager")
     tokens = torch.from_numpy(np.arange(20).reshape(2, 10))
     torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits)
 
 
 def test_only_what_the_target_spoke_in_the_same_document_carries_loss(teacher):
     torch.manual_seed(1)
-    head = EagleHead(replace(SHAPE, draft_vocab_size=62))
+    head = EagleHead(tiny_shape((1, 3), 62))
     tokens = torch.randint(0, 63, (1, 14))
     every = DraftVocabulary(torch.arange(62), 63)
     whole = packed(teacher, tokens)
     lone = PackedBatch(tokens, whole.document, whole.spoken.clone(), whole.states)
     lone.spoken[:] = torch.arange(14) == 5
-    loss, shares = rollout_loss(head, head.advance, teacher, every, lone, 1, 1.0)
+    loss, shares = rollout_loss(head, teacher, every, lone, 1, 1.0)
     probs, best = rollout_targets(teacher, whole.states[0, 4:5, -1], every)
-    embeds, past = teacher.embedding(tokens[:, 1:5]), RolloutKeys(causal_mask(torch.zeros(1, 4)))
+    embeds, past = teacher.embedding(tokens[:, 1:5]), RolloutKeys.over(torch.zeros(1, 4))
     hidden = head.fc(whole.states[:, :4, :-1].flatten(2))
-    _, normed, _ = head.advance(embeds, hidden, torch.arange(4), past)
+    _, normed, _ = head(embeds, hidden, torch.arange(4), past)
     logits = head.lm_head(normed[0, 3:])
     expected = -(probs.float() * torch.log_softmax(logits, -1)).sum()
     torch.testing.assert_close(loss, expected, atol=1e-2, rtol=1e-2)
     assert shares == [float(int(logits.argmax()) == int(best[0]))]
     cut = PackedBatch(tokens, (torch.arange(14) >= 4).long()[None], lone.spoken, whole.states)
-    assert rollout_loss(head, head.advance, teacher, every, cut, 1, 1.0)[0] == 0.0
+    assert rollout_loss(head, teacher, every, cut, 1, 1.0)[0] == 0.0
 
 
 def test_an_answer_packed_behind_another_is_drafted_as_alone(teacher):
@@ -159,17 +140,17 @@ def test_an_answer_packed_behind_another_is_drafted_as_alone(teacher):
         measure_acceptance(head, teacher, VOCABULARY, batches, steps) for batches in (alone, [both])
     ]
     # Alone, an answer has no place for a rollout over its end; behind it here is another.
-    assert found[0].top_length > 1.0
+    assert found[0]["tau_top"] > 1.0
     second = both.document[0] == 1
     states = []
     for batch, anchors in ((alone[1], slice(0, 13)), (both, slice(11, 24))):
         rows = batch.tokens.shape[1] - 1
         hidden = head.fc(batch.states[:, :rows, :-1].flatten(2))
-        past = RolloutKeys(causal_mask(batch.document[:, :rows]))
+        past = RolloutKeys.over(batch.document[:, :rows])
         embeds = teacher.embedding(batch.tokens[:, 1:])
-        hidden, _, past = head.advance(embeds, hidden, torch.arange(rows), past)
+        hidden, _, past = head(embeds, hidden, torch.arange(rows), past)
         later = torch.cat([embeds[:, 1:], embeds[:, -1:]], 1)
-        hidden, _, _ = head.advance(later, hidden, torch.arange(1, rows + 1), past)
+        hidden, _, _ = head(later, hidden, torch.arange(1, rows + 1), past)
         states.append(hidden[:, anchors])
     assert int(second.sum()) == 17
     torch.testing.assert_close(states[0], states[1], atol=1e-5, rtol=1e-5)
@@ -192,16 +173,16 @@ def test_replayed_acceptance_equals_drafting_a_chain_at_every_step(teacher):
     while place < count:
         root = len(prompt) + place
         hidden = head.fc(teacher.read(text[None, :root])[:, :, :-1].flatten(2))
-        past = RolloutKeys(causal_mask(torch.zeros(1, root)))
+        past = RolloutKeys.over(torch.zeros(1, root))
         chain = text[: root + 1].tolist()
         for step in range(steps):
             embeds = teacher.embedding(torch.tensor(chain[step + 1 : step + 1 + root])[None])
             positions = torch.arange(step, step + root)
-            hidden, normed, past = head.advance(embeds, hidden, positions, past)
+            hidden, normed, past = head(embeds, hidden, positions, past)
             chain.append(int(VOCABULARY.target_ids[head.lm_head(normed[0, -1]).argmax()]))
         drafts = chain[root + 1 :]
         right = [draft == int(true) for draft, true in zip(drafts, text[root + 1 :], strict=False)]
         place += [*right, False].index(False) + 1
         forwards += 1
-    assert found.chain_length == pytest.approx(place / forwards)
-    assert found.top_length >= found.chain_length
+    assert found["tau_chain"] == pytest.approx(place / forwards)
+    assert found["tau_top"] >= found["tau_chain"]

@@ -15,6 +15,7 @@ from vllm_eagle_pangu.measure.prompts import (
     json_lines,
     packaged_humaneval,
     read_prompts,
+    read_texts,
 )
 from vllm_eagle_pangu.training import instructions as module
 from vllm_eagle_pangu.training import quotable
@@ -23,7 +24,6 @@ from vllm_eagle_pangu.training.corpus import is_held_out
 from vllm_eagle_pangu.training.instructions import (
     MAX_WORDS,
     instructions,
-    write_held_out,
     write_instructions,
 )
 
@@ -92,7 +92,7 @@ def test_every_slot_is_filled_and_every_template_used():
 
 
 def test_the_shipped_prompts_are_on_the_held_out_side(shipped):
-    files = CorpusConfig().held_out_stdlib
+    files = CorpusConfig(packages=()).held_out_stdlib
     for entry in shipped:
         for source in entry["sources"]:
             rate = files if source.startswith("stdlib/") else quotable.HELD_OUT
@@ -133,16 +133,11 @@ def test_no_prompt_holds_a_text_of_humaneval(training, shipped):
     assert not [text for text in texts if text in ours]
 
 
-def test_training_prompts_are_written_as_json_lines(tmp_path):
+@pytest.mark.parametrize("held_out", [False, True])
+def test_prompts_are_written_with_their_sources(held_out, tmp_path):
     path = tmp_path / "prompts.jsonl"
-    write_instructions(path, 30, seed=2)
+    write_instructions(path, 30, seed=2, held_out=held_out)
     entries = [json.loads(line) for line in path.read_text().splitlines()]
-    assert entries == [{"prompt": one.prompt} for one in instructions(30, seed=2)]
-
-
-def test_held_out_prompts_are_written_with_their_sources(tmp_path):
-    path = tmp_path / "held_out.jsonl"
-    write_held_out(path, 30, seed=2)
-    entries = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [entry["prompt"] for entry in entries] == [o.prompt for o in instructions(30, 2, True)]
+    assert [one["prompt"] for one in entries] == [o.prompt for o in instructions(30, 2, held_out)]
     assert all(set(entry) == {"id", "kind", "sources", "prompt"} for entry in entries)
+    assert read_texts(str(path)) == [one["prompt"] for one in entries]

@@ -8,7 +8,9 @@ import json
 import resource
 import shutil
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,24 +18,15 @@ import torch
 from datasets import load_from_disk
 from safetensors.torch import load_file, save_file
 
-from vllm_eagle_pangu.training import hidden_states
+from vllm_eagle_pangu.training import answers, hidden_states
 from vllm_eagle_pangu.training.command import run
-from vllm_eagle_pangu.training.hidden_states import states_file
+from vllm_eagle_pangu.training.config import AnswersConfig
+from vllm_eagle_pangu.training.hidden_states import load_rows, states_file
+from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
-from .prepared import prepare, prepare_with_states
+from .prepared import HEAD, prepare, prepare_with_states
 
-HEAD = {
-    "taps": [1, 2],
-    "draft_vocab_size": 64,
-    "intermediate_size": 48,
-    "rollout_steps": 2,
-    "length": 64,
-    "batch": 2,
-    "held_out": 2,
-    "max_tokens": 128,
-    "compile": False,
-}
 ROWS = [[(37 * row + 11 * i) % 256 for i in range(30 + row)] for row in range(8)]
 
 
@@ -79,6 +72,17 @@ def refuse(train, tmp_path) -> Callable[..., None]:
         assert not [path for path in after if path.suffix == ".partial"]
 
     return refuse
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A limit on a file's size stands for the full disk: the write itself fails, as there."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -179,24 +183,52 @@ def test_a_disk_that_is_too_small_is_known_before(refuse, tmp_path, monkeypatch)
 
 
 def test_a_file_that_the_disk_does_not_take(refuse, train, tmp_path, whole):
-    """A limit on a file's size stands for the full disk: the write itself fails, as there."""
     prepared = prepare(tmp_path / "run" / "prepared", ROWS, 4)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
-    try:
+    with largest_file(8192):
         refuse(f"run_dir={str(states_file(prepared, 7))!r}: ", "File too large", "make room, and")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in (prepared / "hidden_states").iterdir()] == ["inputs.json"]
     assert train() == ""
     before, after = contents(whole / "hidden_states"), contents(prepared / "hidden_states")
     assert list(before.values()) == [after[prepared / "hidden_states" / p.name] for p in before]
 
 
+def test_a_state_that_the_disk_does_not_take(refuse, train, prepared, tmp_path):
+    """The head's checkpoint of 100 kB fits, its state of 300 kB does not."""
+    head = tmp_path / "run" / "head"
+    with largest_file(200_000):
+        refuse(f"run_dir={str(head / 'state.pt')!r}: ", "make room, and run the same command")
+    assert (head / "draft" / "model.safetensors").exists() and not (head / "state.pt").exists()
+    assert train() == "" and (head / "state.pt").exists()
+
+
+def test_answers_that_the_disk_does_not_take(tmp_path, monkeypatch):
+    """The first part fits, the second does not; an engine that answers stands for vLLM's."""
+
+    class Engine(ThreadPoolExecutor):
+        def __init__(self, *_args, **_options):
+            super().__init__(1)
+
+    def generate(asked, _seed):
+        return [{"input_ids": one.prompt, "loss_mask": one.prompt} for one in asked]
+
+    monkeypatch.setattr(answers, "ProcessPoolExecutor", Engine)
+    monkeypatch.setattr(answers, "_generate", generate)
+    config = AnswersConfig(batch=1)
+    asked = [answers.Request([1] * (5 if i < 4 else 500), 1, 0.0) for i in range(8)]
+    parts = tmp_path / "parts"
+    message = rf"run_dir='{parts / '00001.json'}': .*File too large; make room, and run the same"
+    with largest_file(8192), pytest.raises(ValueError, match=message):
+        answers.write_answers(config, tmp_path, asked, tmp_path, 0, Ranks())
+    assert [path.name for path in parts.iterdir()] == ["00000.json"]
+    answers.write_answers(config, tmp_path, asked, tmp_path, 0, Ranks())
+    assert len(load_rows(tmp_path)) == 8
+
+
 def test_a_state_of_another_head(train, refuse, prepared, tmp_path):
     assert train() == ""
     assert (tmp_path / "run" / "head" / "state.pt").exists()
-    refuse("head.draft_vocab_size=32: the head in", "has 64; put that back", draft_vocab_size=32)
-    refuse("head.intermediate_size=32: the head in", "has 48; put that", intermediate_size=32)
+    said = f"run_dir={str(tmp_path / 'run' / 'head')!r}: was prepared with another head."
+    refuse(f"{said}draft_vocab_size: 64; ", "or remove this folder", draft_vocab_size=32)
+    refuse(f"{said}intermediate_size: 48; ", intermediate_size=32)
     shutil.rmtree(prepared / "hidden_states")
-    refuse("head.taps=(1, 3): the head in", "has (1, 2); put that back", taps=[1, 3])
+    refuse(f"{said}taps: [1, 2]; ", taps=[1, 3])

@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vllm_eagle_pangu.training.answers import check_inputs
+from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.run_folder import check_inputs
 
 from .commands import (
     PATIENCE_S,
@@ -27,20 +28,9 @@ from .commands import (
     wait_until,
     write_config,
 )
-from .prepared import prepare
+from .prepared import HEAD, prepare
 
-HEAD = {
-    "taps": [1, 2],
-    "draft_vocab_size": 64,
-    "intermediate_size": 48,
-    "rollout_steps": 2,
-    "length": 32,
-    "batch": 2,
-    "held_out": 2,
-    "max_tokens": 8 * 64,
-    "save_minutes": 0.0,
-    "compile": False,
-}
+SECTION = HEAD | {"length": 32, "max_tokens": 8 * 64, "save_minutes": 0.0}
 ANSWERS = {
     "samples": 24,
     "max_tokens": 12,
@@ -118,7 +108,7 @@ def ends_without_a_trace(process: subprocess.Popen, processes: list[psutil.Proce
 def test_both_ranks_end_with_one_head(config, tmp_path):
     prepared_rows(tmp_path / "run" / "prepared", 60)
     (tmp_path / "script.py").write_text(KEEP_HEADS)
-    script = [str(tmp_path / "script.py"), str(config("run", head=HEAD)), str(tmp_path)]
+    script = [str(tmp_path / "script.py"), str(config("run", head=SECTION)), str(tmp_path)]
     subprocess.run([sys.executable, *TORCHRUN, *script], timeout=PATIENCE_S, check=True)
     heads = [torch.load(tmp_path / f"head-{number}.pt") for number in (0, 1)]
     for name, weight in heads[0].items():
@@ -134,8 +124,8 @@ def test_both_ranks_end_with_one_head(config, tmp_path):
 def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on(config, tmp_path):
     for name in ("alone", "two"):
         prepared_rows(tmp_path / name / "prepared", 3000)
-    finish(config("alone", head=HEAD))
-    two, prepared = config("two", head=HEAD), tmp_path / "two" / "prepared"
+    finish(config("alone", head=SECTION))
+    two, prepared = config("two", head=SECTION), tmp_path / "two" / "prepared"
     for number in (0, 1):
         before = len(states(prepared))
         with started(command(two, *TORCHRUN)) as process:
@@ -149,6 +139,23 @@ def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on
     assert files(prepared / "hidden_states") == files(alone / "hidden_states")
     assert files(prepared) == files(alone)
     assert (tmp_path / "two" / "head" / "draft" / "config.json").exists()
+
+
+def test_a_corpus_and_a_target_are_made_by_the_first_rank_alone(tmp_path):
+    target = {"hidden_size": 32, "intermediate_size": 48, "layers": 1, "heads": 1, "kv_heads": 1}
+    target |= {"sequence_length": 32, "long_sequence_length": 32, "tokens_per_step": 64}
+    target |= {"max_tokens": 4 * 64, "save_minutes": 0.0, "log_every": 1, "compile": False}
+    corpus = {"packages": ["jinja2"], "vocab_size": 300, "held_out_prompts": 2}
+    general = {"run_dir": str(tmp_path / "run"), "threads": 1}
+    config = write_config(tmp_path / "two.yaml", **general, corpus=corpus, target=target)
+    argv = command(config, *TORCHRUN)
+    said = subprocess.run(argv, timeout=PATIENCE_S, check=True, capture_output=True, text=True)
+    made = [line for line in said.stdout.splitlines() if line.startswith(("corpus ", "step "))]
+    assert [line.split()[:2] for line in made if line.startswith("step")] == (
+        [["step", str(step)] for step in (1, 2, 3, 4)]
+    )
+    assert len([line for line in made if "files held out" in line]) == 1
+    assert (tmp_path / "run" / "target" / "model" / "config.json").exists()
 
 
 @pytest.mark.engine
@@ -177,7 +184,7 @@ def test_an_error_of_the_first_rank_ends_the_other_without_a_launchers_help(
     if wrong == "prompts":
         asking |= {"prompts": str(tmp_path / "none.jsonl")}
     else:
-        check_inputs(tmp_path / "run" / "prepared", {"target": "another"})
+        check_inputs(tmp_path / "run" / "prepared", {"target": "another"}, Ranks())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

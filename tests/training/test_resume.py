@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.training import pretrain as pretrain_module
-from vllm_eagle_pangu.training import train_head as train_head_module
 from vllm_eagle_pangu.training.config import HeadConfig, TargetConfig
 from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
+from vllm_eagle_pangu.training.pretrain import build_target, pretrain
 from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_state import load_state, save_state
+from vllm_eagle_pangu.training.run_folder import whole_file
 from vllm_eagle_pangu.training.teacher import Teacher
+from vllm_eagle_pangu.training.train_head import train_head
+from vllm_eagle_pangu.training.training_run import load_state
 
 from .prepared import prepare_with_states
 
@@ -58,25 +59,18 @@ def stream() -> np.ndarray:
     return np.random.default_rng(0).integers(0, VOCAB, 600).astype(np.uint16)
 
 
-def killed_after(saves: int):
-    """A `save_state` that saves, and raises when it has saved often enough."""
-    done = 0
+def interrupted(run, folder: Path) -> torch.nn.Module:
+    """What `run(folder, export)` gives that was killed while it exported for the fourth time."""
+    exports = 0
 
-    def save(*args, **parts):
-        nonlocal done
-        save_state(*args, **parts)
-        done += 1
-        if done == saves:
+    def export(_: torch.nn.Module) -> None:
+        nonlocal exports
+        exports += 1
+        if exports == 4:
             raise KilledError
 
-    return save
-
-
-def interrupted(monkeypatch, module, run, folder: Path) -> torch.nn.Module:
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "save_state", killed_after(3))
-        with pytest.raises(KilledError):
-            run(folder)
+    with pytest.raises(KilledError):
+        run(folder, export)
     return run(folder)
 
 
@@ -87,12 +81,12 @@ def assert_same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
         assert torch.equal(left, right), name
 
 
-def test_target_run_resumes_to_the_same_weights_and_log(tmp_path, monkeypatch, stream):
-    def run(folder: Path) -> torch.nn.Module:
-        return pretrain_module.pretrain(TARGET, stream, VOCAB, folder, 5, lambda model: None)
+def test_target_run_resumes_to_the_same_weights_and_log(tmp_path, stream):
+    def run(folder: Path, export=lambda model: None) -> torch.nn.Module:
+        return pretrain(TARGET, stream, VOCAB, folder, 5, export)
 
     whole = run(tmp_path / "whole")
-    resumed = interrupted(monkeypatch, pretrain_module, run, tmp_path / "cut")
+    resumed = interrupted(run, tmp_path / "cut")
     assert_same_weights(whole, resumed)
 
     def logged(name: str) -> list[str]:
@@ -102,41 +96,37 @@ def test_target_run_resumes_to_the_same_weights_and_log(tmp_path, monkeypatch, s
     assert logged("cut") == logged("whole") == ["step", "2", "4", "6", "8"]
 
 
-def test_head_run_resumes_to_the_same_weights(tmp_path, monkeypatch, stream):
+def test_head_run_resumes_to_the_same_weights(tmp_path, stream):
     torch.manual_seed(1)
-    teacher = Teacher(pretrain_module.build_target(TARGET, VOCAB), HEAD.taps)
+    teacher = Teacher(build_target(TARGET, VOCAB), HEAD.taps)
     rows = [stream[start : start + 6 + start % 8].tolist() for start in range(0, 400, 10)]
     prepared = prepare_with_states(tmp_path / "prepared", teacher, rows, prompt=2)
     vocabulary = vocabulary_of(prepared, VOCAB, HEAD.draft_vocab_size)
 
-    def run(folder: Path) -> torch.nn.Module:
-        return train_head_module.train_head(
-            HEAD, teacher, vocabulary, prepared, folder, 5, lambda head: None, Ranks()
-        )
+    def run(folder: Path, export=lambda head: None) -> torch.nn.Module:
+        return train_head(HEAD, teacher, vocabulary, prepared, folder, 5, export, Ranks())
 
     whole = run(tmp_path / "whole")
-    resumed = interrupted(monkeypatch, train_head_module, run, tmp_path / "cut")
+    resumed = interrupted(run, tmp_path / "cut")
     assert_same_weights(whole, resumed)
     growth = (tmp_path / "cut" / "acceptance.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in growth] == ["step", *map(str, range(1, 9))]
     assert growth[0].endswith("held_out_0,held_out_1,held_out_2,tau_chain,tau_top")
 
 
-def test_a_half_written_state_leaves_the_last_one_readable(tmp_path, monkeypatch):
-    from vllm_eagle_pangu.training.run_state import Position
-
-    save_state(tmp_path, Position(step=1), weights={"a": torch.ones(2)})
-
-    def broken(value, file):
-        file.write(b"half")
+def test_a_half_written_file_leaves_the_last_one_readable(tmp_path):
+    path = tmp_path / "state.pt"
+    path.write_text("whole")
+    with pytest.raises(KilledError), whole_file(path) as partial:
+        partial.write_text("half")
         raise KilledError
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
 
-    monkeypatch.setattr(torch, "save", broken)
-    with pytest.raises(KilledError):
-        save_state(tmp_path, Position(step=2), weights={})
-    monkeypatch.undo()
-    loaded = load_state(tmp_path)
-    assert loaded is not None and loaded[0].step == 1
+
+def test_a_state_of_an_earlier_version_is_refused(tmp_path):
+    torch.save({"position": {"step": 1}, "head": {}}, tmp_path / "state.pt")
+    with pytest.raises(ValueError, match=r"state.pt': is of an earlier version; remove it"):
+        load_state(tmp_path)
 
 
 def test_without_a_state_a_run_starts_from_nothing(tmp_path):

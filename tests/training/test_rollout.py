@@ -3,25 +3,13 @@
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from vllm_eagle_pangu.training.head import EagleHead, HeadShape, RolloutKeys, rotary_angles
-from vllm_eagle_pangu.training.head import _rotate as rotate
-from vllm_eagle_pangu.training.rollout_attention import causal_mask
+from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys
 
-SHAPE = HeadShape(
-    hidden_size=32,
-    target_hidden_size=32,
-    intermediate_size=40,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    vocab_size=63,
-    draft_vocab_size=31,
-    taps=(1, 2),
-    rope_theta=10000.0,
-    max_positions=128,
-    rms_norm_eps=1e-5,
-)
+from .prepared import tiny_shape
+
+SHAPE = tiny_shape((1, 2))
 
 
 @pytest.fixture
@@ -44,17 +32,18 @@ class NaiveDrafter:
     def step(self, embed: torch.Tensor, hidden: torch.Tensor, position: int) -> torch.Tensor:
         attention = self.layer.self_attn
         rows = torch.cat([self.layer.input_layernorm(embed), self.layer.hidden_norm(hidden)])
-        rotary = rotary_angles(torch.tensor([position]), SHAPE.head_dim, SHAPE.rope_theta)
+        rotary = self.head.rotary(rows, torch.tensor([[position]]))
 
         def split(linear: torch.nn.Linear) -> torch.Tensor:
             return linear(rows).view(1, -1, 1, SHAPE.head_dim)
 
-        query = rotate(split(attention.q_proj), *rotary)[0, :, 0]
-        self.keys.append(rotate(split(attention.k_proj), *rotary)[0, :, 0])
+        turned = apply_rotary_pos_emb(split(attention.q_proj), split(attention.k_proj), *rotary)
+        query = turned[0][0, :, 0]
+        self.keys.append(turned[1][0, :, 0])
         self.values.append(split(attention.v_proj)[0, :, 0])
         mixed = []
-        for index in range(SHAPE.heads):
-            group = index * SHAPE.kv_heads // SHAPE.heads
+        for index in range(SHAPE.num_attention_heads):
+            group = index * SHAPE.num_key_value_heads // SHAPE.num_attention_heads
             keys = torch.stack([key[group] for key in self.keys])
             values = torch.stack([value[group] for value in self.values])
             weights = torch.softmax(keys @ query[index] / SHAPE.head_dim**0.5, dim=0)
@@ -68,10 +57,10 @@ def test_rollout_equals_drafting_from_each_anchor_with_a_cache(head, anchors):
     steps = 4
     embeds = torch.randn(2, anchors + steps, 32, dtype=torch.float64)
     context = torch.randn(2, anchors, 32, dtype=torch.float64)
-    states, hidden, past = [], context, RolloutKeys(causal_mask(torch.zeros(2, anchors)))
+    states, hidden, past = [], context, RolloutKeys.over(torch.zeros(2, anchors))
     for step in range(steps):
         positions = torch.arange(step, step + anchors)
-        hidden, _, past = head.advance(embeds[:, step : step + anchors], hidden, positions, past)
+        hidden, _, past = head(embeds[:, step : step + anchors], hidden, positions, past)
         states.append(hidden)
     for row in range(2):
         for anchor in range(anchors):
@@ -89,9 +78,9 @@ def test_later_rollout_steps_do_not_leak_between_anchors(head):
     context = torch.randn(1, 6, 32, dtype=torch.float64)
 
     def second_states(changed: torch.Tensor) -> torch.Tensor:
-        empty = RolloutKeys(causal_mask(torch.zeros(1, 6)))
-        first, _, past = head.advance(embeds[:, :6], changed, torch.arange(6), empty)
-        return head.advance(embeds[:, 1:7], first, torch.arange(1, 7), past)[0]
+        empty = RolloutKeys.over(torch.zeros(1, 6))
+        first, _, past = head(embeds[:, :6], changed, torch.arange(6), empty)
+        return head(embeds[:, 1:7], first, torch.arange(1, 7), past)[0]
 
     changed = context.clone()
     changed[:, 4] += 1.0

@@ -14,9 +14,10 @@ from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.training import corpus
 from vllm_eagle_pangu.training.command import run
-from vllm_eagle_pangu.training.head_checkpoint import load_head
+from vllm_eagle_pangu.training.config import CorpusConfig
+from vllm_eagle_pangu.training.head import load_head
 from vllm_eagle_pangu.training.hidden_states import load_rows
-from vllm_eagle_pangu.training.texts import read_texts
+from vllm_eagle_pangu.training.token_stream import read_texts
 
 SOURCE = '''
 class Thing{n}:
@@ -87,7 +88,10 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     recipe = HEAD_RECIPE.format(run=theirs, target=target, texts=fake_package / "*.py")
     assert run(write(tmp_path / "head.yaml", recipe)) == 0
     head, vocabulary = load_head(theirs / "head" / "draft")
-    assert len(vocabulary.target_ids) == 64 and head.shape.taps == (1, 2)
+    assert len(vocabulary.target_ids) == 64 and head.config.eagle_aux_hidden_state_layer_ids == [
+        1,
+        2,
+    ]
     rows = load_rows(theirs / "prepared")
     spoken = [int(row["loss_mask"].sum()) for row in rows]
     # Snippets of 8 that the target goes on with, and plain windows.
@@ -102,7 +106,7 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     counts = torch.load(theirs / "prepared" / "token_freq.pt")
     assert sum(counts.values()) == sum(spoken)
     columns = (theirs / "head" / "log.csv").read_text().splitlines()[0]
-    assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2"
+    assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2,grad_norm,lr_factor"
 
 
 @pytest.mark.engine
@@ -124,7 +128,7 @@ answers: {{prompts: {asked}, samples: {samples}, max_tokens: 4, batch: 1,
 
 
 def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
-    files = corpus.select_files(("fake",), 10_000, 1_000_000)
+    files = corpus.select_files(CorpusConfig(packages=("fake",)))
     assert len(files) == 30
     sides = [corpus.is_held_out(file.name, 200) for file in files]
     assert 0 < sum(sides) < 15
@@ -144,16 +148,14 @@ def test_a_head_without_generated_samples_names_the_missing_stage(tmp_path, caps
 
 def test_json_lines_need_a_text(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"prompt": "two"}\n')
-    with pytest.raises(ValueError, match='line 2 has no string "text"'):
+    with pytest.raises(ValueError, match=r"texts='.*a.jsonl': line 2 holds no text; write one"):
         list(read_texts((str(tmp_path / "*.jsonl"),)))
     with pytest.raises(ValueError, match="matches no file"):
         list(read_texts((str(tmp_path / "*.md"),)))
 
 
 def test_bpe_gives_an_indented_line_break_one_token():
-    from vllm_eagle_pangu.training.tokenizer import train_bpe
-
-    tokenizer = train_bpe([SOURCE.format(n=n) for n in range(20)], 320)
+    tokenizer = corpus.train_bpe([SOURCE.format(n=n) for n in range(20)], 320)
     text = "x\n        y\tz é\n"
     encoding = tokenizer.encode(text)
     assert "\u010a" + 8 * "\u0120" in encoding.tokens

@@ -64,25 +64,25 @@ def packaged_humaneval() -> Path:
     return Path(found.origin).parent / "data" / "HumanEval.jsonl.gz"
 
 
-def read_texts(path: str) -> list[str]:
-    """The prompts of a file with one `{"prompt": str}` per line; further keys are passed over.
+def read_texts(path: str, key: str = "prompt", option: str = "--prompts") -> list[str]:
+    """The texts of a file with one `{"prompt": str}` per line; further keys are passed over.
 
     Raises ValueError for a file that cannot be read, is empty, or has a line of another form.
     """
-    mend = 'write one {"prompt": "..."} per line'
+    mend = f'write one {{"{key}": "..."}} per line'
     try:
         lines = list(json_lines(Path(path)))
     except (OSError, UnicodeDecodeError) as error:
-        raise refusal("--prompts", path, f"cannot be read ({error})", mend) from error
-    prompts: list[str] = []
+        raise refusal(option, path, f"cannot be read ({error})", mend) from error
+    texts: list[str] = []
     for number, entry in lines:
-        prompt = entry.get("prompt") if isinstance(entry, dict) else None
-        if not isinstance(prompt, str) or not prompt:
-            raise refusal("--prompts", path, f"line {number} holds no prompt", mend)
-        prompts.append(prompt)
-    if not prompts:
-        raise refusal("--prompts", path, "holds no prompt", mend)
-    return prompts
+        text = entry.get(key) if isinstance(entry, dict) else None
+        if not isinstance(text, str) or not text:
+            raise refusal(option, path, f"line {number} holds no {key}", mend)
+        texts.append(text)
+    if not texts:
+        raise refusal(option, path, f"holds no {key}", mend)
+    return texts
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:

@@ -14,8 +14,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context, parent_process
@@ -25,14 +26,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_texts
 from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.training.config import AnswersConfig
 from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
 from vllm_eagle_pangu.training.instructions import instructions
 from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.windows import TokenWindows
+from vllm_eagle_pangu.training.run_folder import whole_file
+from vllm_eagle_pangu.training.token_stream import TokenWindows
 
 DATASET_FILE = "dataset_info.json"
 INSTRUCTIONS = "instructions"
@@ -106,68 +107,67 @@ def write_answers(
     ranks: Ranks,
 ) -> None:
     """Write the dataset to `folder`, every rank its parts; goes on where an earlier run ended."""
-    parts = _parts(config, asked, folder)
-    mine = [part for i, part in enumerate(parts) if ranks.owns(i) and not part[0].exists()]
+    size = config.batch * BATCHES_PER_PART
+    parts = {
+        folder / "parts" / f"{start // size:05d}.json": asked[start : start + size]
+        for start in range(0, len(asked), size)
+    }
+    mine = [path for i, path in enumerate(parts) if ranks.owns(i) and not path.exists()]
     if mine:
-        _answer(config, target, mine, seed)
+        _answer(config, target, {path: parts[path] for path in mine}, seed)
     ranks.meet()
     if ranks.first and not (folder / DATASET_FILE).exists():
-        made = (json.loads(part.read_text()) for part, _ in parts if part.exists())
+        made = (json.loads(path.read_text()) for path in parts if path.exists())
         save_rows([row for rows in made for row in rows], folder)
     ranks.meet()
 
 
-def _parts(
-    config: AnswersConfig, asked: Sequence[Request], folder: Path
-) -> list[tuple[Path, Sequence[Request]]]:
-    size = config.batch * BATCHES_PER_PART
-    (folder / "parts").mkdir(parents=True, exist_ok=True)
-    starts = range(0, len(asked), size)
-    return [
-        (folder / "parts" / f"{i:05d}.json", asked[start : start + size])
-        for i, start in enumerate(starts)
-    ]
-
-
 def _answer(
-    config: AnswersConfig, target: Path, parts: list[tuple[Path, Sequence[Request]]], seed: int
+    config: AnswersConfig, target: Path, parts: dict[Path, Sequence[Request]], seed: int
 ) -> None:
-    # torchrun's variables are not for the engine, which would look for its other ranks.
-    theirs = [key for key in os.environ if key.startswith("TORCHELASTIC_")]
-    hidden = {key: os.environ.pop(key) for key in (*theirs, *Ranks.VARIABLES) if key in os.environ}
-    before = os.environ.copy()
-    os.environ.update(server_environment())
     options = {
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
         "max_num_seqs": config.batch,
         "kv_cache_memory_bytes": config.kv_cache_bytes,
     }
-    started, made, done = time.monotonic(), 0, 0
-    try:
-        # In a process of its own: its memory is free afterwards, and its world is its own.
-        with ProcessPoolExecutor(
+    started, made = time.monotonic(), 0
+    # In a process of its own: its memory is free afterwards, and its world is its own.
+    with (
+        _engines_environment(),
+        ProcessPoolExecutor(
             1, get_context("spawn"), initializer=_load, initargs=(str(target), options)
-        ) as engine:
-            for path, asked in parts:
-                if config.max_minutes and time.monotonic() - started > 60 * config.max_minutes:
-                    break
-                rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
-                partial = path.with_suffix(".partial")
+        ) as engine,
+    ):
+        for done, (path, asked) in enumerate(parts.items(), start=1):
+            rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
+            with whole_file(path) as partial:
                 partial.write_text(json.dumps(rows))
-                partial.rename(path)
-                made += sum(sum(row["loss_mask"]) for row in rows)
-                done += 1
-                seconds = time.monotonic() - started
-                print(
-                    f"answers {path.stem}: {done}/{len(parts)}, {made} tokens, "
-                    f"{made / seconds:.0f} tok/s, ETA "
-                    f"{seconds / done * (len(parts) - done) / 60:.1f} min",
-                    flush=True,
-                )
+            made += sum(sum(row["loss_mask"]) for row in rows)
+            minutes = (time.monotonic() - started) / 60
+            print(
+                f"answers {path.stem}: {done}/{len(parts)}, {made} tokens, "
+                f"{made / minutes / 60:.0f} tok/s, ETA "
+                f"{minutes / done * (len(parts) - done):.1f} min",
+                flush=True,
+            )
+            if config.max_minutes and minutes > config.max_minutes:
+                break
+
+
+@contextmanager
+def _engines_environment() -> Iterator[None]:
+    """Without torchrun's variables, by which an engine would look for its other ranks."""
+    before = os.environ.copy()
+    for key in before:
+        if key in Ranks.VARIABLES or key.startswith("TORCHELASTIC_"):
+            del os.environ[key]
+    os.environ.update(server_environment())
+    try:
+        yield
     finally:
         os.environ.clear()
-        os.environ.update(before | hidden)
+        os.environ.update(before)
 
 
 _llm: Any = None
@@ -199,14 +199,10 @@ def _generate(asked: Sequence[Request], seed: int) -> list[Row]:
 
     spoken = [request for request in asked if request.max_tokens]
     params = [
-        SamplingParams(
-            temperature=request.temperature,
-            max_tokens=request.max_tokens,
-            detokenize=False,
-        )
-        for request in spoken
+        SamplingParams(temperature=one.temperature, max_tokens=one.max_tokens, detokenize=False)
+        for one in spoken
     ]
-    prompts = [{"prompt_token_ids": request.prompt} for request in spoken]
+    prompts = [{"prompt_token_ids": one.prompt} for one in spoken]
     outputs = _llm.generate(prompts, params, use_tqdm=False) if prompts else []
     answers = iter([list(output.outputs[0].token_ids) for output in outputs])
     rows = []
@@ -232,25 +228,3 @@ def save_rows(rows: list[Row], folder: Path) -> None:
     rows_of_tensors = Dataset.from_dict({**columns, "seq_len": lengths}).with_format("torch")
     rows_of_tensors.save_to_disk(folder)  # with the format, which speculators takes as it is
     print(f"answers: {len(rows)} rows, {sum(counts.values())} tokens of the target's", flush=True)
-
-
-def check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
-    """Keep what a folder is prepared from, or compare with it.
-
-    Raises ValueError where the folder was prepared from something else.
-    """
-    path = folder / "inputs.json"
-    now = json.dumps(inputs, indent=1, sort_keys=True)
-    if path.exists():
-        before = json.loads(path.read_text())
-        other = [key for key, value in json.loads(now).items() if before.get(key) != value]
-        if other:
-            raise refusal(
-                "run_dir",
-                str(folder),
-                f"was prepared with another {other[0]}: {before.get(other[0])!r}",
-                "name another run_dir, or remove this folder",
-            )
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(now)

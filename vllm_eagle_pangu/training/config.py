@@ -22,44 +22,13 @@ from pydantic.dataclasses import dataclass
 from vllm_eagle_pangu.checked import CHECKED, Count, checked, read_yaml
 from vllm_eagle_pangu.config import refusal
 
-DEFAULT_PACKAGES = (
-    "stdlib",
-    "torch",
-    "transformers",
-    "vllm",
-    "sympy",
-    "networkx",
-    "numpy",
-    "pydantic",
-    "aiohttp",
-    "fastapi",
-    "huggingface_hub",
-    "pip",
-    "setuptools",
-    "rich",
-    "pygments",
-    "numba",
-    "mypy",
-    "hypothesis",
-    "_pytest",
-    "mpmath",
-    "opentelemetry",
-    "triton",
-    "jinja2",
-    "click",
-    "httpx",
-    "starlette",
-    "packaging",
-    "PIL",
-    "supervisor",
-)
-
 
 @dataclass(frozen=True, config=CHECKED)
 class CorpusConfig:
     """Stage `corpus`: Python files of installed packages, a BPE, the held-out part."""
 
-    packages: tuple[str, ...] = DEFAULT_PACKAGES
+    packages: tuple[str, ...]
+    """`stdlib`, and names of installed packages as they are imported."""
     vocab_size: Count = 6144
     max_length: Count = 2048
     max_file_bytes: Count = 150_000
@@ -70,8 +39,30 @@ class CorpusConfig:
     held_out_prompts: NonNegativeInt = 128
 
 
-@dataclass(frozen=True, config=CHECKED)
-class TargetConfig:
+@dataclass(frozen=True, config=CHECKED, kw_only=True)
+class RunConfig:
+    """How a model is trained; the run ends with the budget that is used up first."""
+
+    matrix_lr: PositiveFloat = 0.02
+    """Muon's rate; `other_lr` is AdamW's."""
+    other_lr: PositiveFloat = 0.002
+    warmup: float = 0.02
+    hold: float = 0.3
+    """Progress from which the rates fall."""
+    max_grad_norm: PositiveFloat = 1.0
+    max_tokens: Count | None = None
+    max_minutes: PositiveFloat | None = None
+    save_minutes: NonNegativeFloat = 3.0
+    log_every: Count = 10
+    compile: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is None and self.max_minutes is None:
+            raise refusal("max_tokens", None, "max_minutes is unset, too", "set one of them")
+
+
+@dataclass(frozen=True, config=CHECKED, kw_only=True)
+class TargetConfig(RunConfig):
     """Stage `target`: an openPangu-architecture model trained from nothing."""
 
     hidden_size: Count = 384
@@ -88,16 +79,8 @@ class TargetConfig:
     """Progress from which windows have the long length."""
     tokens_per_step: Count = 8192
     micro_batch_tokens: Count = 4096
-    matrix_lr: PositiveFloat = 0.02
     other_lr: PositiveFloat = 0.003
-    warmup: float = 0.02
-    hold: float = 0.3
-    max_grad_norm: PositiveFloat = 1.0
-    max_tokens: Count | None = None
-    max_minutes: PositiveFloat | None = None
     save_minutes: NonNegativeFloat = 5.0
-    log_every: Count = 10
-    compile: bool = True
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -127,8 +110,8 @@ class AnswersConfig:
     """Stop early and go on with the parts made so far."""
 
 
-@dataclass(frozen=True, config=CHECKED)
-class HeadConfig:
+@dataclass(frozen=True, config=CHECKED, kw_only=True)
+class HeadConfig(RunConfig):
     """Stage `head`: an EAGLE-3 head trained with training-time test."""
 
     taps: tuple[int, ...]
@@ -142,15 +125,6 @@ class HeadConfig:
     batch: Count = 4
     held_out: Count = 64
     """The last answers are not trained on: acceptance is measured on them."""
-    matrix_lr: PositiveFloat = 0.02
-    other_lr: PositiveFloat = 0.002
-    warmup: float = 0.02
-    hold: float = 0.3
-    max_tokens: Count | None = None
-    max_minutes: PositiveFloat | None = None
-    save_minutes: NonNegativeFloat = 3.0
-    log_every: Count = 10
-    compile: bool = True
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -21,8 +21,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, row_weights: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
-        low = hidden.to(torch.bfloat16)
-        low_weight = weight.to(torch.bfloat16)
+        low, low_weight = hidden.to(torch.bfloat16), weight.to(torch.bfloat16)
         grad_hidden = torch.empty_like(low)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         best = torch.empty(hidden.shape[0], dtype=torch.int64, device=hidden.device)
@@ -32,32 +31,18 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             wanted, scale = targets[part], row_weights[part, None]
             log_probs = torch.log_softmax((low[part] @ low_weight.T).float(), dim=-1)
             best[part] = log_probs.argmax(dim=-1)
-            if wanted.ndim == 1:
-                said = log_probs.gather(1, wanted[:, None])
-                grad = log_probs.exp_().scatter_add_(1, wanted[:, None], -torch.ones_like(said))
-            else:
-                said = (wanted.float() * log_probs).sum(-1, keepdim=True)
-                grad = log_probs.exp_().sub_(wanted)
-            total -= (said * scale).sum()
-            grad = grad.mul_(scale).to(torch.bfloat16)
+            total -= ((wanted.float() * log_probs).sum(-1, keepdim=True) * scale).sum()
+            grad = log_probs.exp_().sub_(wanted).mul_(scale).to(torch.bfloat16)
             grad_hidden[part] = grad @ low_weight
             grad_weight += grad.T @ low[part]
-        ctx.save_for_backward(grad_hidden, grad_weight)
-        ctx.dtypes = (hidden.dtype, weight.dtype)
+        ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))
         ctx.mark_non_differentiable(best)
         return total, best
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[override]
         grad_hidden, grad_weight = ctx.saved_tensors
-        hidden_dtype, weight_dtype = ctx.dtypes
-        return (
-            (grad_hidden * grad_loss).to(hidden_dtype),
-            (grad_weight * grad_loss).to(weight_dtype),
-            None,
-            None,
-            None,
-        )
+        return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None
 
 
 def chunked_cross_entropy(
@@ -67,8 +52,7 @@ def chunked_cross_entropy(
 
     Args:
         hidden: [N, H]; weight: [V, H].
-        targets: [N, V] probabilities, or [N] int64 class ids.
-        row_weights: [N] float32.
+        targets: [N, V] probabilities; row_weights: [N] float32.
 
     Returns:
         scalar float32 loss, and each row's most likely class [N] int64.

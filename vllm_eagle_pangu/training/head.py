@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The EAGLE-3 head: one Llama layer over the target's hidden states.
+"""The EAGLE-3 head: one Llama layer over the target's hidden states; its checkpoint, as vLLM's.
 
 Arithmetic and weight names follow vLLM's `model_executor/models/llama_eagle3.py` with
 `norm_before_residual` and `norm_output` off: the residual is the raw hidden state, and the
@@ -8,115 +8,138 @@ next draft step is fed the state *before* the final norm.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 
-from vllm_eagle_pangu.training.rollout_attention import rollout_attention
+from vllm_eagle_pangu.models.pangu_as_llama import WEIGHTS_FILE
+from vllm_eagle_pangu.training.config import HeadConfig
+from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
+from vllm_eagle_pangu.training.run_folder import whole_file
+
+OF_TARGET = (
+    *("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"),
+    *("max_position_embeddings", "rms_norm_eps"),
+)
+
+
+def head_config(config: HeadConfig, target: Any) -> LlamaConfig:
+    """The head's `config.json`: the target's, but for the MLP, the draft vocabulary, the taps."""
+    rope = target.rope_parameters or {}
+    theta = float(rope.get("rope_theta", 10000.0))
+    return LlamaConfig(
+        **{key: getattr(target, key) for key in OF_TARGET},
+        architectures=["LlamaForCausalLMEagle3"],
+        target_hidden_size=target.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=1,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
+        draft_vocab_size=config.draft_vocab_size,
+        eagle_aux_hidden_state_layer_ids=list(config.taps),
+        norm_before_residual=False,
+        norm_output=False,
+    )
 
 
 @dataclass(frozen=True)
-class HeadShape:
-    """Sizes of a head; `taps` are layer counts: tap 2 is the residual stream after two layers."""
-
-    hidden_size: int
-    target_hidden_size: int
-    intermediate_size: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int
-    taps: tuple[int, ...]
-    rope_theta: float
-    max_positions: int
-    rms_norm_eps: float
-
-
-@dataclass
 class RolloutKeys:
-    """Rotated keys and values of the rollout steps so far, each [B, H_kv, A, D].
+    """What the steps of a training-time test attend to, all anchors at once.
 
-    `hidden`: [B, A, A], what step 0 must not see, by `causal_mask`.
+    Rollout step k of the anchor at position t drafts from position t + k. It may see what it would
+    see when drafting for real: the keys that true hidden states gave for positions 0..t (step 0),
+    and its own earlier keys, one per step: those of steps 1..k *of the same anchor*. So step 0
+    needs a causal matrix, over the answers that a row packs, and each later step one diagonal.
     """
 
     hidden: Tensor
+    """[B, A, A]: -inf where a row must not see a key of step 0, else 0."""
     keys: tuple[Tensor, ...] = ()
+    """One [B, H_kv, A, D] per step 0..k, rotated; row t of step i has position t + i."""
     values: tuple[Tensor, ...] = ()
 
-    def with_step(self, key: Tensor, value: Tensor) -> RolloutKeys:
-        return RolloutKeys(self.hidden, (*self.keys, key), (*self.values, value))
+    @classmethod
+    def over(cls, document: Tensor) -> RolloutKeys:
+        """document: [B, A]; a row sees itself and those before it of the same document."""
+        alien = document[:, :, None] != document[:, None, :]
+        unseen = alien | torch.ones_like(alien).triu(1)
+        return cls(torch.zeros_like(unseen, dtype=torch.float).masked_fill(unseen, float("-inf")))
 
-
-class RmsNorm(nn.Module):
-    """Root-mean-square norm, computed in float32 whatever the input's dtype."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, rows: Tensor) -> Tensor:
-        wide = rows.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * self.weight).to(rows.dtype)
+    def attend(self, query: Tensor) -> Tensor:
+        """query: [B, H, A, D] of the last step, rotated -> [B, H, A, D]."""
+        batch, heads, anchors, dim = query.shape
+        kv_heads = self.keys[0].shape[1]
+        grouped = (query * dim**-0.5).reshape(batch, kv_heads, -1, anchors, dim)
+        scores = grouped.flatten(2, 3) @ self.keys[0].mT
+        scores = scores.view(batch, kv_heads, -1, anchors, anchors)
+        scores = scores + self.hidden[:, None, None].to(scores.dtype)
+        if len(self.keys) > 1:
+            own = [(grouped * key[:, :, None]).sum(-1, keepdim=True) for key in self.keys[1:]]
+            scores = torch.cat([scores, *own], dim=-1)
+        weights = torch.softmax(scores, dim=-1).to(self.values[0].dtype)
+        context = weights[..., :anchors].flatten(2, 3) @ self.values[0]
+        mixed = context.view(batch, kv_heads, -1, anchors, dim)
+        for step, value in enumerate(self.values[1:]):
+            mixed = mixed + weights[..., anchors + step, None] * value[:, :, None]
+        return mixed.reshape(batch, heads, anchors, dim)
 
 
 class DraftAttention(nn.Module):
     """Attention whose inputs are twice as wide: normed embedding beside normed hidden state."""
 
-    def __init__(self, shape: HeadShape) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.head_dim = shape.head_dim
-        queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj = nn.Linear(2 * shape.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(2 * shape.hidden_size, keys, bias=False)
-        self.v_proj = nn.Linear(2 * shape.hidden_size, keys, bias=False)
-        self.o_proj = nn.Linear(queries, shape.hidden_size, bias=False)
+        self.head_dim = config.head_dim
+        queries = config.num_attention_heads * config.head_dim
+        keys = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(2 * config.hidden_size, queries, bias=False)
+        self.k_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
+        self.v_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
 
     def forward(
         self, rows: Tensor, rotary: tuple[Tensor, Tensor], past: RolloutKeys
     ) -> tuple[Tensor, RolloutKeys]:
         """rows: [B, A, 2H] -> [B, A, H], and `past` with this step's keys."""
-        query = _rotate(self._split(self.q_proj(rows)), *rotary)
-        key = _rotate(self._split(self.k_proj(rows)), *rotary)
-        seen = past.with_step(key, self._split(self.v_proj(rows)))
-        mixed = rollout_attention(query, seen.keys, seen.values, seen.hidden)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2)), seen
-
-    def _split(self, flat: Tensor) -> Tensor:
-        return flat.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-
-class DraftMlp(nn.Module):
-    def __init__(self, shape: HeadShape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self.down_proj(nn.functional.silu(self.gate_proj(rows)) * self.up_proj(rows))
+        query, key, value = (
+            linear(rows).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for linear in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        # Turned in the angles' precision, kept in the rows'.
+        turned = apply_rotary_pos_emb(query, key, *rotary)
+        query, key = (vectors.to(value.dtype) for vectors in turned)
+        seen = RolloutKeys(past.hidden, (*past.keys, key), (*past.values, value))
+        return self.o_proj(seen.attend(query).transpose(1, 2).flatten(2)), seen
 
 
 class DraftLayer(nn.Module):
     """The head's only layer (`midlayer` in checkpoints)."""
 
-    def __init__(self, shape: HeadShape) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.self_attn = DraftAttention(shape)
-        self.mlp = DraftMlp(shape)
-        self.input_layernorm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.hidden_norm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.post_attention_layernorm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.self_attn = DraftAttention(config)
+        self.mlp = LlamaMLP(config)
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
         self, embeds: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor], past: RolloutKeys
     ) -> tuple[Tensor, RolloutKeys]:
         """embeds, hidden: [B, A, H] -> state before the final norm [B, A, H], seen keys."""
         rows = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1)
-        mixed, seen = self.self_attn(rows, rotary, past)
+        mixed, seen = self.self_attn(rows.to(hidden.dtype), rotary, past)
         residual = hidden + mixed
         return residual + self.mlp(self.post_attention_layernorm(residual)), seen
 
@@ -124,16 +147,17 @@ class DraftLayer(nn.Module):
 class EagleHead(nn.Module):
     """EAGLE-3 head without its embedding, which is the target's."""
 
-    def __init__(self, shape: HeadShape) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.shape = shape
-        taps_size = shape.target_hidden_size * len(shape.taps)
-        self.fc = nn.Linear(taps_size, shape.hidden_size, bias=False)
-        self.midlayer = DraftLayer(shape)
-        self.norm = RmsNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
+        self.config = config
+        taps_size = config.target_hidden_size * len(config.eagle_aux_hidden_state_layer_ids)
+        self.fc = nn.Linear(taps_size, config.hidden_size, bias=False)
+        self.midlayer = DraftLayer(config)
+        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        self.rotary = LlamaRotaryEmbedding(config)
 
-    def advance(
+    def forward(
         self, embeds: Tensor, hidden: Tensor, positions: Tensor, past: RolloutKeys
     ) -> tuple[Tensor, Tensor, RolloutKeys]:
         """One pass of the layer over A rows per sequence.
@@ -148,21 +172,41 @@ class EagleHead(nn.Module):
             states for the next pass [B, A, H], normed states for `lm_head` [B, A, H], and the
             keys with this pass's added.
         """
-        rotary = rotary_angles(positions, self.shape.head_dim, self.shape.rope_theta)
+        # Cosines and sines in the dtype of its first argument: the weights', not autocast's.
+        rotary = self.rotary(self.norm.weight, positions[None])
         state, seen = self.midlayer(embeds, hidden, rotary, past)
         return state, self.norm(state), seen
 
 
-def rotary_angles(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """positions: [A] -> cos and sin, each [A, D] float32 (halves repeated, as in Llama)."""
-    exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
-    angles = positions[:, None].float() * theta ** (-exponents / head_dim)
-    angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos(), angles.sin()
+def save_head(
+    head: EagleHead,
+    vocabulary: DraftVocabulary,
+    folder: Path,
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
+    """Write config.json and model.safetensors; the embedding is left out, it is the target's."""
+    weights = {
+        name: tensor.detach().to("cpu", dtype).contiguous()
+        for name, tensor in head.state_dict().items()
+    }
+    weights.update(d2t=vocabulary.d2t, t2d=vocabulary.t2d)
+    with whole_file(folder / WEIGHTS_FILE) as partial:
+        save_file(weights, partial, metadata={"format": "pt"})
+        partial.chmod(0o644)  # safetensors writes for the owner alone
+    # As transformers 4 and other readers have these two.
+    older = {
+        "rope_theta": head.config.rope_parameters["rope_theta"],
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+    with whole_file(folder / "config.json") as partial:
+        partial.write_text(json.dumps(head.config.to_diff_dict() | older, indent=2) + "\n")
 
 
-def _rotate(vectors: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """vectors: [B, H, A, D]; cos, sin: [A, D]."""
-    first, second = vectors.chunk(2, dim=-1)
-    turned = torch.cat([-second, first], dim=-1)
-    return (vectors * cos + turned * sin).to(vectors.dtype)
+def load_head(folder: Path) -> tuple[EagleHead, DraftVocabulary]:
+    """Read what `save_head` wrote, as float32."""
+    head = EagleHead(LlamaConfig.from_pretrained(folder))
+    weights = load_file(folder / WEIGHTS_FILE)
+    d2t, _ = weights.pop("d2t"), weights.pop("t2d")
+    head.load_state_dict(weights)
+    target_ids = d2t + torch.arange(len(d2t))
+    return head.eval(), DraftVocabulary(target_ids, head.config.vocab_size)

@@ -22,17 +22,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.training.answers import check_inputs
 from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.run_folder import check_inputs, whole_file
 from vllm_eagle_pangu.training.teacher import Teacher
 
 # Tokens of one forward, padding included.
 BATCH_TOKENS = 4096
 REPORT_S = 30.0
 STATES_FOLDER = "hidden_states"
-
-# Token ids [T] by their row's number.
-Batch = dict[int, Tensor]
 
 
 def states_file(folder: Path, row: int) -> Path:
@@ -45,33 +42,55 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
     Raises ValueError where the rows or the files are not this target's, or are of other taps, and
     where the disk is too small.
     """
-    rows = load_rows(folder)
-    lengths = list(rows.with_format(None)["seq_len"])
-    batches = [
-        {i: rows[i]["input_ids"] for i in batch}
-        for number, batch in enumerate(_batches(lengths))
-        if ranks.owns(number)
-    ]
-    todo = [batch for batch in batches if _missing(folder, teacher, batch)]
-    _check_tokens(folder, teacher, todo)
-    left = sum(len(ids) for batch in todo for ids in batch.values())
+    todo = list(_todo(folder, teacher, ranks))
+    left = sum(len(ids) for tokens, _ in todo for ids in tokens)
     _check_room(folder, teacher, left * ranks.size)
+    check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)}, ranks)
     if ranks.first:
-        check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)})
         for half in (folder / STATES_FOLDER).glob(".tmp*"):
             half.unlink()  # of safetensors, which was killed while it wrote
     ranks.meet()
     started = told = time.monotonic()
     done = 0
-    for batch in todo:
-        _write(folder, teacher, batch)
-        done += sum(len(ids) for ids in batch.values())
+    for tokens, missing in todo:
+        # Behind a row's end nothing looks back at the padding.
+        padded = pad_sequence(tokens, batch_first=True).to(teacher.device)
+        states = teacher.read(padded).to("cpu", torch.bfloat16)
+        for place, file in missing.items():
+            ids = tokens[place]
+            found = states[place, : len(ids)].contiguous()
+            with whole_file(file) as partial:
+                save_file({"token_ids": ids, "hidden_states": found}, partial)
+        done += sum(map(len, tokens))
         if time.monotonic() - told > REPORT_S:
             told = time.monotonic()
             rate = done / (told - started)
             minutes = (left - done) / rate / 60
             print(f"hidden states: {rate:.0f} tok/s, ETA {minutes:.1f} min", flush=True)
     ranks.meet()
+
+
+def _todo(
+    folder: Path, teacher: Teacher, ranks: Ranks
+) -> Iterator[tuple[list[Tensor], dict[int, Path]]]:
+    """Of each batch that is not done its rows' token ids, each [T], and which files are missing."""
+    rows, vocabulary = load_rows(folder), teacher.config.vocab_size
+    for number, batch in enumerate(_batches(list(rows.with_format(None)["seq_len"]))):
+        if not ranks.owns(number):
+            continue
+        tokens = [rows[row]["input_ids"] for row in batch]
+        highest = int(torch.cat(tokens).max())
+        if highest >= vocabulary:
+            raise refusal(
+                "run_dir",
+                str(folder),
+                f"token {highest} is of another tokenizer: the target has {vocabulary}",
+                "name as target_model what the rows were prepared for",
+            )
+        files = enumerate(states_file(folder, row) for row in batch)
+        missing = {i: file for i, file in files if not _is_whole(file, teacher, tokens[i])}
+        if missing:
+            yield tokens, missing
 
 
 def _batches(lengths: list[int]) -> Iterator[list[int]]:
@@ -111,22 +130,6 @@ def _check_room(folder: Path, teacher: Teacher, tokens: int) -> None:
         )
 
 
-def _check_tokens(folder: Path, teacher: Teacher, batches: list[Batch]) -> None:
-    vocabulary = teacher.config.vocab_size
-    highest = max((int(ids.max()) for batch in batches for ids in batch.values()), default=0)
-    if highest >= vocabulary:
-        raise refusal(
-            "run_dir",
-            str(folder),
-            f"token {highest} is of another tokenizer: the target has {vocabulary}",
-            "name as target_model what the rows were prepared for",
-        )
-
-
-def _missing(folder: Path, teacher: Teacher, batch: Batch) -> list[int]:
-    return [i for i, ids in batch.items() if not _is_whole(states_file(folder, i), teacher, ids)]
-
-
 def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:
     """Whether it is there and not cut off, as by a machine that went down.
 
@@ -155,23 +158,3 @@ def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:
             "name the taps and the target that they were made with, or remove their folder",
         )
     return True
-
-
-def _write(folder: Path, teacher: Teacher, batch: Batch) -> None:
-    missing = _missing(folder, teacher, batch)
-    # Behind a row's end nothing looks back at the padding.
-    tokens = pad_sequence(list(batch.values()), batch_first=True).to(teacher.device)
-    states = teacher.read(tokens).to("cpu", torch.bfloat16)
-    for (row, ids), found in zip(batch.items(), states, strict=True):
-        if row not in missing:
-            continue
-        path = states_file(folder, row)
-        partial = path.with_suffix(".partial")
-        try:
-            save_file({"token_ids": ids, "hidden_states": found[: len(ids)].contiguous()}, partial)
-        except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
-            raise refusal(
-                "run_dir", str(path), str(error), "make room, and run the same command"
-            ) from error
-        partial.rename(path)

@@ -67,22 +67,14 @@ def instructions(count: int, seed: int, held_out: bool = False) -> list[Instruct
     return mixed
 
 
-def write_instructions(path: Path, count: int, seed: int) -> None:
-    """Write `count` training prompts as JSON lines {"prompt": str}."""
-    _write(path, [{"prompt": one.prompt} for one in instructions(count, seed)])
+def write_instructions(path: Path, count: int, seed: int, held_out: bool = False) -> None:
+    """Write `count` prompts of one side as JSON lines, each with its id, kind and sources.
 
-
-def write_held_out(path: Path, count: int, seed: int) -> None:
-    """Write `count` held-out prompts, each with its id, kind and sources.
-
-    `measure/instructions.jsonl` is 80 with seed 0.
+    `measure/instructions.jsonl` is 80 of the held-out side with seed 0.
     """
-    chosen = instructions(count, seed, held_out=True)
-    _write(path, [{"id": f"instruction-{n:03d}", **asdict(one)} for n, one in enumerate(chosen)])
-
-
-def _write(path: Path, entries: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    chosen = instructions(count, seed, held_out)
+    lines = [{"id": f"instruction-{n:03d}", **asdict(one)} for n, one in enumerate(chosen)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @cache

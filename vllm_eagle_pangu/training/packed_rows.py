@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
+from torch.nn.functional import pad
 
-from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.hidden_states import load_rows, states_file
 
 
-@dataclass(frozen=True)
-class PackedBatch:
+class PackedBatch(NamedTuple):
     """B packed rows of T places; a place beyond the last answer is of document -1."""
 
     tokens: Tensor
@@ -30,12 +29,7 @@ class PackedBatch:
     """[B, T, taps + 1, H] bfloat16: residual streams at the taps, and behind the last layer."""
 
     def to(self, device: torch.device) -> PackedBatch:
-        return PackedBatch(
-            self.tokens.to(device),
-            self.document.to(device),
-            self.spoken.to(device),
-            self.states.to(device),
-        )
+        return PackedBatch(*(part.to(device) for part in self))
 
 
 class PackedRows:
@@ -46,32 +40,27 @@ class PackedRows:
     ) -> None:
         self._folder, self._batch, self._length, self._seed = folder, batch, length, seed
         self._data = load_rows(folder)
-        self._rows = list(rows)
         lengths = self._data.with_format(None)["seq_len"]
         self._lengths = {row: min(lengths[row], length) for row in rows}
         self._turns: dict[int, list[list[int]]] = {}
 
     def batch(self, index: int) -> PackedBatch:
-        """Batch number `index`. Raises ValueError for a file that is not what the trainer needs."""
         turn = 0
         while index >= (size := max(1, len(self._packed(turn)) // self._batch)):
             index -= size
             turn += 1
-        packed = self._packed(turn)[index * self._batch : (index + 1) * self._batch]
-        return _stack([self._row(members) for members in packed])
+        return self._read(turn, index)
 
     def all(self) -> list[PackedBatch]:
         """Every row once, in batches."""
-        packed = self._packed(0)
-        starts = range(0, len(packed), self._batch)
-        return [_stack([self._row(m) for m in packed[i : i + self._batch]]) for i in starts]
+        return [self._read(0, i) for i in range(-(-len(self._packed(0)) // self._batch))]
 
     def _packed(self, turn: int) -> list[list[int]]:
         """Which answers lie in which packed row, in the order of that turn through the data."""
         if turn not in self._turns:
-            order = np.random.default_rng([self._seed, turn]).permutation(self._rows).tolist()
+            rng = np.random.default_rng([self._seed, turn])
             packed, room = list[list[int]](), 0
-            for row in order:
+            for row in rng.permutation(list(self._lengths)).tolist():
                 if self._lengths[row] > room:
                     packed.append([])
                     room = self._length
@@ -80,42 +69,23 @@ class PackedRows:
             self._turns[turn] = packed
         return self._turns[turn]
 
-    def _row(self, members: list[int]) -> PackedBatch:
-        """[1, T] of one packed row."""
-        parts = [self._read(row) for row in members]
-        tokens, spoken, states = (
-            torch.cat([part[i] for part in parts])[: self._length] for i in range(3)
-        )
-        document = torch.cat([torch.full((len(part[0]),), i) for i, part in enumerate(parts)])
-        free = self._length - len(tokens)
-        return PackedBatch(
-            torch.nn.functional.pad(tokens, (0, free))[None],
-            torch.nn.functional.pad(document, (0, free), value=-1)[None],
-            torch.nn.functional.pad(spoken, (0, free))[None],
-            torch.nn.functional.pad(states, (0, 0, 0, 0, 0, free))[None],
-        )
+    def _read(self, turn: int, index: int) -> PackedBatch:
+        part = slice(index * self._batch, (index + 1) * self._batch)
+        rows = [self._row(members) for members in self._packed(turn)[part]]
+        return PackedBatch(*map(torch.stack, zip(*rows, strict=True)))
 
-    def _read(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Token ids, spoken and states of one answer."""
-        path, length = states_file(self._folder, row), self._lengths[row]
-        problem = "its token_ids are not the dataset's"
-        try:
-            with safe_open(path, framework="pt") as file:
-                ids, states = (
-                    file.get_slice(name)[:length] for name in ("token_ids", "hidden_states")
-                )
-        except (FileNotFoundError, SafetensorError) as error:
-            problem, ids = str(error), torch.empty(0)
-        kept = self._data[row]
-        if not torch.equal(ids, kept["input_ids"][:length]):
-            raise refusal("run_dir", str(path), problem, "remove it, and run the same command")
-        return ids, kept["loss_mask"][:length].bool(), states
-
-
-def _stack(rows: list[PackedBatch]) -> PackedBatch:
-    return PackedBatch(
-        torch.cat([row.tokens for row in rows]),
-        torch.cat([row.document for row in rows]),
-        torch.cat([row.spoken for row in rows]),
-        torch.cat([row.states for row in rows]),
-    )
+    def _row(self, members: list[int]) -> list[Tensor]:
+        """The parts of one packed row, each [T, ...]."""
+        answers = []
+        for number, row in enumerate(members):
+            length = self._lengths[row]
+            with safe_open(states_file(self._folder, row), framework="pt") as file:
+                ids, states = (file.get_slice(f)[:length] for f in ("token_ids", "hidden_states"))
+            spoken = self._data[row]["loss_mask"][:length].bool()
+            answers.append((ids, torch.full((length,), number), spoken, states))
+        parts = [torch.cat(part) for part in zip(*answers, strict=True)]
+        free = self._length - len(parts[0])
+        return [
+            pad(part, (*(0, 0) * (part.ndim - 1), 0, free), value=beyond)
+            for part, beyond in zip(parts, (0, -1, 0, 0), strict=True)
+        ]

@@ -1,27 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a small openPangu-architecture target on the corpus, from nothing."""
+"""Stage `target`: train a small openPangu-architecture target on the corpus, from nothing."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from vllm_eagle_pangu.training import causal_attention
-from vllm_eagle_pangu.training.budget import Budget, learning_rate_factor
 from vllm_eagle_pangu.training.config import TargetConfig
-from vllm_eagle_pangu.training.cross_entropy import chunked_cross_entropy
-from vllm_eagle_pangu.training.optimizers import MuonWithAdamW
-from vllm_eagle_pangu.training.progress import ProgressLog
-from vllm_eagle_pangu.training.run_state import Position, load_state, save_state
-from vllm_eagle_pangu.training.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from vllm_eagle_pangu.training.windows import TokenWindows
+from vllm_eagle_pangu.training.corpus import BOS_ID, EOS_ID, PAD_ID
+from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.token_stream import TokenWindows
+from vllm_eagle_pangu.training.training_run import Figures, TrainingRun
 
 
 def build_target(config: TargetConfig, vocab_size: int) -> LlamaForCausalLM:
@@ -43,28 +36,9 @@ def build_target(config: TargetConfig, vocab_size: int) -> LlamaForCausalLM:
         pad_token_id=PAD_ID,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
     )
-    llama._attn_implementation = causal_attention.register()
+    # torch's fused attention is slow backwards on a CPU: compiled, a step takes 0.7 of its time.
+    llama._attn_implementation = "eager"
     return LlamaForCausalLM(llama)
-
-
-@dataclass
-class _Batches:
-    """Short windows first, long ones for the last part of the run."""
-
-    config: TargetConfig
-    short: TokenWindows
-    long: TokenWindows
-
-    @classmethod
-    def over(cls, stream: np.ndarray, config: TargetConfig, seed: int) -> _Batches:
-        def windows(length: int) -> TokenWindows:
-            return TokenWindows(stream, length, config.tokens_per_step // length, seed)
-
-        return cls(config, windows(config.sequence_length), windows(config.long_sequence_length))
-
-    def at(self, step: int, progress: float) -> Tensor:
-        source = self.long if progress >= self.config.long_from else self.short
-        return source.batch(step)
 
 
 def pretrain(
@@ -77,54 +51,33 @@ def pretrain(
 ) -> LlamaForCausalLM:
     """Train until the budget is used up, resuming from `folder/state.pt` if it is there.
 
-    Writes `folder/log.csv` and `folder/state.pt`; `export` is called at every save.
+    `export` is called at every save.
     """
     torch.manual_seed(seed)
     model = build_target(config, vocab_size)
-    optimizer = MuonWithAdamW(model, config.matrix_lr, config.other_lr)
-    position = Position()
-    saved = load_state(folder)
-    if saved is not None:
-        position, parts = saved
-        model.load_state_dict(parts["model"])
-        optimizer.load_state_dict(parts["optimizer"])
-    budget = Budget(config.max_tokens, config.max_minutes)
-    log = ProgressLog(folder / "log.csv", config.log_every, position.step)
-    body = torch.compile(model.model, dynamic=False) if config.compile else model.model
-    batches = _Batches.over(stream, config, seed)
-    progress = budget.progress(position.tokens, position.seconds)
-    last_save = position.seconds
-    while progress < 1.0:
-        started = time.monotonic()
-        tokens = batches.at(position.step, progress)
-        loss = _loss(model, body, tokens, config.micro_batch_tokens)
-        factor = learning_rate_factor(progress, config.warmup, config.hold)
-        norm = optimizer.step(factor, config.max_grad_norm)
-        position.step += 1
-        position.tokens += tokens[:, 1:].numel()
-        position.seconds += time.monotonic() - started
-        progress = budget.progress(position.tokens, position.seconds)
-        log.add(position, progress, {"loss": loss, "grad_norm": norm, "lr_factor": factor})
-        if progress >= 1.0 or position.seconds - last_save >= 60 * config.save_minutes:
-            export(model)
-            save_state(folder, position, model=model.state_dict(), optimizer=optimizer.state_dict())
-            last_save = position.seconds
+    sizes = ("hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_dim")
+    inputs = {f"target.{size}": getattr(config, size) for size in sizes}
+    run = TrainingRun(config, model, folder, inputs, Ranks())
+    forward = torch.compile(model, dynamic=False) if config.compile else model
+    short, long = (
+        TokenWindows(stream, length, config.tokens_per_step // length, seed)
+        for length in (config.sequence_length, config.long_sequence_length)
+    )
+
+    def learn(step: int, progress: float) -> tuple[int, Figures]:
+        windows = long if progress >= config.long_from else short
+        tokens, loss = windows.batch(step), 0.0
+        for part in tokens.split(max(1, config.micro_batch_tokens // windows.length)):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                mean = forward(input_ids=part, labels=part, use_cache=False).loss
+            share = mean * len(part) / len(tokens)
+            share.backward()
+            loss += float(share.detach())
+        return tokens[:, 1:].numel(), {"loss": loss}
+
+    def save() -> Figures:
+        export(model)
+        return {}
+
+    run.train(learn, save)
     return model.eval()
-
-
-def _loss(model: LlamaForCausalLM, body: torch.nn.Module, tokens: Tensor, rows: int) -> float:
-    """Mean loss of one step, gradients accumulated. tokens: [B, T + 1]."""
-    total = 0.0
-    parts = tokens.split(max(1, rows // (tokens.shape[1] - 1)))
-    for part in parts:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            hidden = body(input_ids=part[:, :-1], use_cache=False).last_hidden_state
-        labels = part[:, 1:].reshape(-1)
-        mean = torch.full(labels.shape, 1 / len(labels))
-        loss, _ = chunked_cross_entropy(
-            hidden.flatten(0, 1), model.lm_head.weight, labels, mean, rows=256
-        )
-        weight = part.shape[0] / tokens.shape[0]
-        (loss * weight).backward()
-        total += float(loss.detach()) * weight
-    return total

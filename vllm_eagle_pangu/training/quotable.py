@@ -18,8 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from vllm_eagle_pangu.training.config import CorpusConfig
-from vllm_eagle_pangu.training.corpus import STDLIB, is_held_out
-from vllm_eagle_pangu.training.prepare import split_corpus
+from vllm_eagle_pangu.training.corpus import STDLIB, is_held_out, split_corpus
 
 HELD_OUT = 120
 """Of 1000 packages, and topics in instructions.py."""
@@ -44,14 +43,13 @@ class Item:
 def functions(held_out: bool) -> list[Item]:
     """Public functions whose docstring begins with a plain sentence; none is on both sides."""
     taken = set() if held_out else {item.values["doc"] for item in functions(True)}
-    items = []
-    for name, tree, lines in _files(held_out):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                values = _of_a_function(node, lines)
-                if values and values["doc"] not in taken:
-                    items.append(Item(name, values))
-                    taken.add(values["doc"])
+    items = list[Item]()
+    for name, node, lines in _nodes(held_out):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            values = _of_a_function(node, lines)
+            if values and values["doc"] not in taken:
+                items.append(Item(name, values))
+                taken.add(values["doc"])
     return items
 
 
@@ -59,18 +57,16 @@ def functions(held_out: bool) -> list[Item]:
 def texts(held_out: bool) -> list[Item]:
     """35 to 210 words of prose from docstrings and descriptions; none is on both sides."""
     taken = set() if held_out else {item.values["text"] for item in texts(True)}
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     found = [
-        (name, ast.get_docstring(node) or "")
-        for name, tree, _ in _files(held_out)
-        for node in ast.walk(tree)
-        if isinstance(node, documented)
+        (name, ast.get_docstring(node))
+        for name, node, _ in _nodes(held_out)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
     ]
     if not held_out:
-        found += [(name, about["Description"] or "") for name, about in _metadata(held_out)]
-    items: list[Item] = []
+        found += [(name, about["Description"]) for name, about in _metadata(held_out)]
+    items = list[Item]()
     for name, text in found:
-        for prose in _prose(text, len(items)):
+        for prose in _prose(text or "", len(items)):
             if prose not in taken:
                 items.append(Item(name, {"text": prose}))
                 taken.add(prose)
@@ -87,19 +83,14 @@ def packages(held_out: bool) -> list[Item]:
     ]
 
 
-@cache
-def _files(held_out: bool) -> list[tuple[str, ast.Module, list[str]]]:
-    """Name, syntax tree and lines."""
+def _nodes(held_out: bool) -> Iterator[tuple[str, ast.AST, list[str]]]:
+    """Of all files the syntax nodes, each with the file's name and lines."""
     here = (STDLIB, *(name for name in _QUOTED if find_spec(name)))
     sides = split_corpus(CorpusConfig(packages=here, max_package_bytes=_PACKAGE_BYTES))
-    parsed = []
     for file in sides[held_out]:
         if file.package == STDLIB or not held_out:
-            try:
-                parsed.append((file.name, ast.parse(file.text), file.text.splitlines()))
-            except SyntaxError:
-                continue
-    return parsed
+            lines = file.text.splitlines()
+            yield from ((file.name, node, lines) for node in file.nodes())
 
 
 def _of_a_function(node: ast.FunctionDef, lines: list[str]) -> dict[str, str]:

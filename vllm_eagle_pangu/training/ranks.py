@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar, TypeVar
 
 import torch
@@ -14,19 +16,18 @@ import torch.distributed as dist
 Made = TypeVar("Made")
 
 
+@dataclass(frozen=True)
 class Ranks:
-    """One of the processes; without torchrun the only one."""
+    """One of the processes; unless `joined` the only one."""
 
     VARIABLES: ClassVar = (
         "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
         "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     )  # fmt: skip
 
-    def __init__(self, device: str = "cpu") -> None:
-        joined = dist.is_initialized()
-        self._device = device
-        self.rank = dist.get_rank() if joined else 0
-        self.size = dist.get_world_size() if joined else 1
+    rank: int = 0
+    size: int = 1
+    device: str = "cpu"
 
     @classmethod
     @contextmanager
@@ -35,9 +36,11 @@ class Ranks:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             yield cls()
             return
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        # Others may wait for hours; one that died is seen by the connections that it leaves.
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(days=30))
         try:
-            yield cls(device)
+            yield cls(dist.get_rank(), dist.get_world_size(), device)
         finally:
             dist.destroy_process_group()
 
@@ -73,6 +76,6 @@ class Ranks:
         """The first rank's value, in every rank."""
         if self.size == 1:
             return value
-        shared = torch.tensor([value], dtype=torch.float64, device=self._device)
+        shared = torch.tensor([value], dtype=torch.float64, device=self.device)
         dist.broadcast(shared, 0)
         return float(shared)

@@ -18,111 +18,107 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from vllm_eagle_pangu.fetch import MODELS, fetch
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
-from vllm_eagle_pangu.training.answers import DATASET_FILE, check_inputs, requests, write_answers
-from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TrainConfig
+from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
+from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TargetConfig, TrainConfig
+from vllm_eagle_pangu.training.corpus import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
 from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
-from vllm_eagle_pangu.training.head_checkpoint import save_head
+from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
-from vllm_eagle_pangu.training.prepare import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.run_folder import check_inputs
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
-from vllm_eagle_pangu.training.texts import tokenize_texts
+from vllm_eagle_pangu.training.token_stream import read_texts, write_stream
 from vllm_eagle_pangu.training.train_head import train_head
-
-PREPARED = "prepared"
 
 
 def run_stages(config: TrainConfig) -> None:
     """Run every stage that the configuration has a section for, in order."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    if config.corpus is not None:
-        prepare_corpus(config.corpus, _run_dir(config) / "corpus", config.seed)
-    if config.target is not None:
-        _run_target(config)
     with Ranks.joined(config.device) as ranks:
+        stages = _Stages(config, ranks)
+        if ranks.first and config.corpus is not None:
+            prepare_corpus(config.corpus, stages.corpus, config.seed)
+        if ranks.first and config.target is not None:
+            stages.train_target(config.target)
+        ranks.meet()
         if config.answers is not None:
-            _write_answers(config, config.answers, ranks)
+            stages.write_answers(config.answers)
         if config.head is not None:
-            _run_head(config, config.head, ranks)
+            stages.train_head(config.head)
 
 
-def _run_target(config: TrainConfig) -> None:
-    assert config.target is not None
-    corpus = _run_dir(config) / "corpus"
-    tokenizer_files = corpus / TOKENIZER_FOLDER
-    vocab_size = Tokenizer.from_file(str(tokenizer_files / "tokenizer.json")).get_vocab_size()
-    folder = _run_dir(config) / "target"
+class _Stages:
+    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
+        self.config, self.ranks, self.folder = config, ranks, Path(config.run_dir)
+        self.corpus, self.prepared = self.folder / "corpus", self.folder / "prepared"
 
-    def export(model: LlamaForCausalLM) -> None:
-        save_llama_as_pangu(model, folder / "model")
-        shutil.copytree(tokenizer_files, folder / "model", dirs_exist_ok=True)
+    def train_target(self, config: TargetConfig) -> None:
+        """By the first rank alone."""
+        files, folder = self.corpus / TOKENIZER_FOLDER, self.folder / "target"
 
-    pretrain(config.target, _token_stream(config), vocab_size, folder, config.seed, export)
+        def export(model: LlamaForCausalLM) -> None:
+            save_llama_as_pangu(model, folder / "model")
+            shutil.copytree(files, folder / "model", dirs_exist_ok=True)
 
+        stream = self._token_stream()
+        vocab_size = len(AutoTokenizer.from_pretrained(files))
+        pretrain(config, stream, vocab_size, folder, self.config.seed, export)
 
-def _write_answers(config: TrainConfig, answers: AnswersConfig, ranks: Ranks) -> None:
-    target = _target_folder(config)
-    folder = _run_dir(config) / PREPARED
-    if ranks.first:
-        check_inputs(folder, {"target": _digest(target), "answers": asdict(answers)})
-    ranks.meet()
-    if (folder / DATASET_FILE).exists():
-        return
-    tokenizer = AutoTokenizer.from_pretrained(target)
-    stream = None
-    if answers.prompts is None:
-        stream = ranks.one_after_first(lambda: _token_stream(config))
-    asked = requests(answers, tokenizer, stream, config.seed)
-    write_answers(answers, target, asked, folder, config.seed, ranks)
+    def write_answers(self, answers: AnswersConfig) -> None:
+        target, ranks, seed = self._target(), self.ranks, self.config.seed
+        inputs = {"target": _digest(target), "answers": asdict(answers)}
+        check_inputs(self.prepared, inputs, ranks)
+        if (self.prepared / DATASET_FILE).exists():
+            return
+        stream = ranks.one_after_first(self._token_stream) if answers.prompts is None else None
+        asked = requests(answers, AutoTokenizer.from_pretrained(target), stream, seed)
+        write_answers(answers, target, asked, self.prepared, seed, ranks)
 
-
-def _run_head(config: TrainConfig, head_config: HeadConfig, ranks: Ranks) -> None:
-    prepared, folder = _run_dir(config) / PREPARED, _run_dir(config) / "head"
-    if not (prepared / DATASET_FILE).exists():
-        raise ValueError(f"{prepared} has no dataset: add an answers section, or run it first")
-    target = _target_folder(config)
-    if ranks.first:
-        check_inputs(prepared, {"target": _digest(target)})
-    teacher = Teacher(load_target(target).to(config.device), head_config.taps)
-    write_hidden_states(prepared, teacher, ranks)
-    sizes = teacher.config.vocab_size, head_config.draft_vocab_size
-    vocabulary = ranks.one_after_first(lambda: vocabulary_of(prepared, *sizes))
-    train_head(
-        head_config,
-        teacher,
-        vocabulary,
-        prepared,
-        folder,
-        config.seed,
-        lambda head: save_head(head, vocabulary, folder / "draft"),
-        ranks,
-    )
-
-
-def _token_stream(config: TrainConfig) -> np.ndarray:
-    """The corpus of stage `corpus`, or the user's texts, tokenized once."""
-    folder = _run_dir(config) / "corpus"
-    if config.texts and not (folder / TOKENS_FILE).exists():
-        tokenizer = AutoTokenizer.from_pretrained(_target_folder(config))
-        folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / TOKENS_FILE, tokenize_texts(tokenizer, config.texts))
-    if not (folder / TOKENS_FILE).exists():
-        raise ValueError(
-            f"{folder / TOKENS_FILE} is missing: give texts, add a corpus section, or run it first"
+    def train_head(self, config: HeadConfig) -> None:
+        prepared, ranks, target = self.prepared, self.ranks, self._target()
+        if not (prepared / DATASET_FILE).exists():
+            raise ValueError(f"{prepared} has no dataset: add an answers section, or run it first")
+        check_inputs(prepared, {"target": _digest(target)}, ranks)
+        teacher = Teacher(load_target(target).to(self.config.device), config.taps)
+        write_hidden_states(prepared, teacher, ranks)
+        sizes = teacher.config.vocab_size, config.draft_vocab_size
+        vocabulary = ranks.one_after_first(lambda: vocabulary_of(prepared, *sizes))
+        folder = self.folder / "head"
+        train_head(
+            config,
+            teacher,
+            vocabulary,
+            prepared,
+            folder,
+            self.config.seed,
+            lambda head: save_head(head, vocabulary, folder / "draft"),
+            ranks,
         )
-    stream: np.ndarray = np.load(folder / TOKENS_FILE, mmap_mode="r")
-    return stream
 
+    def _token_stream(self) -> np.ndarray:
+        """The corpus of stage `corpus`, or the user's texts, tokenized once."""
+        path, texts = self.corpus / TOKENS_FILE, self.config.texts
+        if texts and not path.exists():
+            tokenizer = AutoTokenizer.from_pretrained(self._target())
+            write_stream(path, tokenizer, read_texts(texts))
+        if not path.exists():
+            raise ValueError(
+                f"{path} is missing: give texts, add a corpus section, or run it first"
+            )
+        stream: np.ndarray = np.load(path, mmap_mode="r")
+        return stream
 
-def _run_dir(config: TrainConfig) -> Path:
-    return Path(config.run_dir)
+    def _target(self) -> Path:
+        name = self.config.target_model
+        if name is None:
+            return self.folder / "target" / "model"
+        return fetch(name) if name in MODELS else Path(name)
 
 
 def _digest(target: Path) -> str:
@@ -133,11 +129,3 @@ def _digest(target: Path) -> str:
         digest.update(path.name.encode())
         digest.update(str(path.stat().st_size).encode() if weights else path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _target_folder(config: TrainConfig) -> Path:
-    if config.target_model in MODELS:
-        return fetch(config.target_model)
-    if config.target_model is not None:
-        return Path(config.target_model)
-    return _run_dir(config) / "target" / "model"

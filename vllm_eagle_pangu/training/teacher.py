@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from vllm_eagle_pangu.models.pangu_as_llama import PANGU_ARCHITECTURE, load_pangu_as_llama
-from vllm_eagle_pangu.training import causal_attention
 
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
 
@@ -30,7 +30,7 @@ class Teacher:
         self.model, self.taps = model.eval().requires_grad_(False), taps
         self._caught: dict[int, Tensor] = {}
         for tap in {*taps, layers}:
-            model.model.layers[tap - 1].register_forward_hook(self._catch(tap))
+            model.model.layers[tap - 1].register_forward_hook(partial(self._catch, tap))
 
     @property
     def config(self) -> Any:
@@ -66,11 +66,8 @@ class Teacher:
         """last: [..., H], behind all layers -> [..., V]."""
         return self.model.model.norm(last) @ self.output_weight.T
 
-    def _catch(self, tap: int) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self._caught[tap] = output[0] if isinstance(output, tuple) else output
-
-        return hook
+    def _catch(self, tap: int, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        self._caught[tap] = output[0] if isinstance(output, tuple) else output
 
 
 def load_target(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -79,16 +76,11 @@ def load_target(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Any:
     if not path.exists():
         raise ValueError(f"target={str(folder)!r} has no config.json: name a Hugging Face folder")
     architecture = (json.loads(path.read_text()).get("architectures") or ["none"])[0]
-    attention = causal_attention.register()
     if architecture == PANGU_ARCHITECTURE:
-        model = load_pangu_as_llama(folder, dtype)
-        model.set_attn_implementation(attention)
-        return model
+        return load_pangu_as_llama(folder, dtype)
     if architecture not in SUPPORTED_ARCHITECTURES:
         raise ValueError(
             f"target={str(folder)!r} is a {architecture}: "
             f"heads can be trained for {', '.join(SUPPORTED_ARCHITECTURES)}"
         )
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation=attention
-    ).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()

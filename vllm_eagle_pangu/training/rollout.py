@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The head's training-time test over prepared answers: the rollout, its loss, its acceptance.
+
+The head is unrolled K times on its own states, as drafting will. It learns by soft cross-entropy to
+the target's distribution over the draft vocabulary at every rollout step, weighted by
+`step_decay ** k` (EAGLE-3 paper, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from vllm_eagle_pangu.training.cross_entropy import chunked_cross_entropy
+from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
+from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys
+from vllm_eagle_pangu.training.packed_rows import PackedBatch
+from vllm_eagle_pangu.training.teacher import Teacher
+
+
+def rollout(head: EagleHead, teacher: Teacher, batch: PackedBatch, steps: int) -> Iterator[Tensor]:
+    """Normed states [B, A, H] of each rollout step, for `head.lm_head`; `head` may be compiled.
+
+    The anchor at position t drafts, at step k, the token at t + k + 2; anchors are 0 .. T - K - 2.
+    """
+    anchors = batch.tokens.shape[1] - steps - 1
+    taps = batch.states[:, :anchors, :-1].flatten(2)
+    hidden = head.fc(taps.to(head.fc.weight.dtype))
+    embeds = teacher.embedding(batch.tokens[:, 1:]).to(hidden.dtype)
+    past = RolloutKeys.over(batch.document[:, :anchors])
+    for step in range(steps):
+        positions = torch.arange(step, step + anchors, device=hidden.device)
+        part = embeds[:, step : step + anchors]
+        hidden, normed, past = head(part, hidden, positions, past)
+        yield normed
+
+
+def rollout_targets(
+    teacher: Teacher, last: Tensor, vocabulary: DraftVocabulary, rows: int = 1024
+) -> tuple[Tensor, Tensor]:
+    """The target's next-token distributions over the draft vocabulary.
+
+    Args:
+        last: [N, H_t] states behind all layers.
+
+    Returns:
+        probabilities renormalised over the draft vocabulary [N, V_d] bfloat16, and the draft
+        id of the target's most likely token [N] int64, -1 where it cannot be drafted.
+    """
+    target_ids = vocabulary.target_ids.to(last.device)
+    draft_ids = torch.full((vocabulary.vocab_size,), -1, device=last.device)
+    draft_ids[target_ids] = torch.arange(len(target_ids), device=last.device)
+    probs, best = [], []
+    for part in last.split(rows):
+        logits = teacher.logits(part)
+        best.append(draft_ids[logits.argmax(dim=-1)])
+        drafted = logits[:, target_ids].float()
+        probs.append(torch.softmax(drafted, dim=-1).to(torch.bfloat16))
+    return torch.cat(probs), torch.cat(best)
+
+
+def rollout_loss(
+    head: EagleHead,
+    teacher: Teacher,
+    vocabulary: DraftVocabulary,
+    batch: PackedBatch,
+    steps: int,
+    step_decay: float,
+) -> tuple[Tensor, list[float]]:
+    """Loss of a K-step rollout, and per step the share of places with the target's top token.
+
+    Those tokens carry loss that the target spoke, in the anchor's document; where its most likely
+    one cannot be drafted there is none, and it counts as a miss.
+    """
+    with torch.no_grad():
+        last = batch.states[:, 1:-1, -1]
+        found = rollout_targets(teacher, last.flatten(0, 1), vocabulary)
+    probs, best = (part.unflatten(0, last.shape[:2]) for part in found)
+    losses, matches = [], []
+    for step, normed in enumerate(rollout(head, teacher, batch, steps)):
+        anchors = normed.shape[1]
+        part, named = slice(step, step + anchors), slice(step + 2, step + 2 + anchors)
+        wanted = best[:, part].flatten()
+        same = batch.document[:, named] == batch.document[:, :anchors]
+        spoken = (batch.spoken[:, named] & same).flatten()
+        usable = (spoken & (wanted >= 0)).float()
+        total, chosen = chunked_cross_entropy(
+            normed.flatten(0, 1), head.lm_head.weight, probs[:, part].flatten(0, 1), usable
+        )
+        losses.append(step_decay**step * total / usable.sum().clamp_min(1.0))
+        right = (chosen == wanted) & spoken
+        matches.append(float(right.sum() / spoken.sum().clamp_min(1)))
+    scale = sum(step_decay**step for step in range(steps))
+    return torch.stack(losses).sum() / scale, matches
+
+
+@torch.inference_mode()
+def measure_acceptance(
+    head: EagleHead,
+    teacher: Teacher,
+    vocabulary: DraftVocabulary,
+    batches: Iterable[PackedBatch],
+    steps: int,
+    width: int = 4,
+) -> dict[str, float]:
+    """Acceptance over all answers of `batches`, by the walk of chain drafting, without an engine.
+
+    Of a greedy answer an engine would accept just as much, for greedy acceptance depends on the
+    true tokens alone; of a sampled one about so.
+
+    Returns:
+        held_out_k, the share of places where rollout step k names the target's token; tau_chain,
+        tokens per target forward with chains of K drafts, bonus included; tau_top, the same if a
+        draft counted whenever the token is among the head's best `width`.
+    """
+    hits, tops = [], []
+    for batch in batches:
+        walk = rollout(head, teacher, batch.to(teacher.device), steps)
+        found = [head.lm_head(normed).topk(width).indices.cpu() for normed in walk]
+        best = vocabulary.target_ids[torch.stack(found)]  # [K, B, A, width]
+        rows, anchors = best.shape[1:3]
+        later = torch.arange(anchors)[None] + torch.arange(2, steps + 2)[:, None]
+        # [K, B, A]: the token that step k is to name, where it is of the same answer.
+        named, of = (part[:, later].transpose(0, 1) for part in (batch.tokens, batch.document))
+        document = batch.document[:, :anchors]
+        right = (best == named[..., None]) & (of == document)[..., None]
+        # [B, A]: an answer's number where the token after a place is spoken, and is the root.
+        after = slice(1, anchors + 1)
+        root = batch.spoken[:, after] & (batch.document[:, after] == document)
+        number = torch.where(
+            root, document + batch.tokens.shape[1] * torch.arange(rows)[:, None], -1
+        )
+        for answer in number[root].unique():
+            hits.append(right[:, number == answer, 0])
+            tops.append(right[:, number == answer].any(-1))
+    shares = torch.cat(hits, 1).float().mean(1).tolist()
+    return {
+        **{f"held_out_{step}": share for step, share in enumerate(shares)},
+        "tau_chain": _tokens_per_forward(hits),
+        "tau_top": _tokens_per_forward(tops),
+    }
+
+
+def _tokens_per_forward(answers: list[Tensor]) -> float:
+    """answers: of each [K, N] bool, row k column i: draft k from place i is right."""
+    tokens = forwards = 0
+    for right in answers:
+        lengths = right.long().cumprod(0).sum(0).tolist()
+        place = 0
+        while place < len(lengths):
+            place += lengths[place] + 1
+            forwards += 1
+        tokens += place
+    return tokens / forwards

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts as one stream of token ids, and windows over it in a seeded order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.measure import prompts
+from vllm_eagle_pangu.training.run_folder import whole_file
+
+
+def read_texts(patterns: tuple[str, ...]) -> Iterator[str]:
+    """Texts of the files that match: each .jsonl line's "text", any other file as a whole.
+
+    Raises:
+        ValueError: a pattern matches nothing, or a JSON line has no "text".
+    """
+    for pattern in patterns:
+        paths = sorted(glob(pattern, recursive=True))
+        if not paths:
+            raise refusal("texts", pattern, "matches no file", "mend the pattern")
+        for path in paths:
+            if path.endswith(".jsonl"):
+                yield from prompts.read_texts(path, "text", "texts")
+            else:
+                yield Path(path).read_text(encoding="utf-8")
+
+
+def write_stream(path: Path, tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
+    """All texts, each with the tokenizer's special tokens and its end token: uint32 stream."""
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    # A text may be longer than any prompt, which is no reason to warn.
+    encoded = (tokenizer(text, verbose=False)["input_ids"] for text in texts)
+    stream = np.concatenate([np.asarray([*ids, *end], dtype=np.uint32) for ids in encoded])
+    with whole_file(path) as partial, open(partial, "wb") as file:
+        np.save(file, stream)
+    return stream
+
+
+class TokenWindows:
+    """Endless shuffled windows of `length + 1` tokens; batch `i` depends on seed and `i` only.
+
+    Each pass over the stream starts at another offset, so windows differ between passes.
+    """
+
+    def __init__(self, stream: np.ndarray, length: int, batch: int, seed: int) -> None:
+        if len(stream) < 2 * length + 1:
+            raise ValueError(
+                f"sequence length {length} needs {2 * length + 1} tokens, the corpus has "
+                f"{len(stream)}: add files or shorten the sequence"
+            )
+        self._stream, self.length, self._batch, self._seed = stream, length, batch, seed
+        self._per_pass = (len(stream) - length - 1) // length
+        self._order: tuple[int, np.ndarray, int] | None = None
+
+    def batch(self, index: int) -> Tensor:
+        """Batch number `index`: [batch, length + 1] int64."""
+        rows = [self._window(index * self._batch + row) for row in range(self._batch)]
+        return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+    def _window(self, number: int) -> np.ndarray:
+        turn, place = divmod(number, self._per_pass)
+        if self._order is None or self._order[0] != turn:
+            rng = np.random.default_rng([self._seed, self.length, turn])
+            offset = int(rng.integers(self.length))
+            self._order = (turn, rng.permutation(self._per_pass), offset)
+        _, order, offset = self._order
+        start = int(order[place]) * self.length + offset
+        return self._stream[start : start + self.length + 1]
