@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """draft_batch in Triton: one launch, one program per request."""
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Rows that a program fills at a time: a tree has D+1, a prefill chunk many.
 BLOCK = 64
@@ -163,19 +160,3 @@ def draft_batch(
         num_warps=1,
     )
     return drafted
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """Batches of up to 1 and 64 requests, in the dtypes of vLLM's buffers; then with mask rows."""
-    types = "*i32 *i64 *i32 *i8" + " *i64" * 11 + " i32" * 7
-    for batch in (1, 64):
-        for masked in (False, True):
-            yield compile_case(
-                f"draft_batch_{batch}{'_masked' if masked else ''}",
-                _draft_batch_kernel,
-                types,
-                1,
-                MASKED=masked,
-                BATCH=batch,
-                BLOCK=BLOCK,
-            )

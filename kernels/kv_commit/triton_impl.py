@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """commit_slots and commit_pages in Triton: one launch each."""
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
-from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 _TYPES = {
     torch.float32: tl.float32,
@@ -156,24 +153,3 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
         ELEMENTS=triton.next_power_of_2(head_size),
         num_warps=4,
     )
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """Trees of up to 64 nodes; 8 heads of 128 and of 64, bfloat16 to itself and to fp8."""
-    yield compile_case(
-        "commit_slots", _commit_slots_kernel, "*i64 *i64 *i64 i32 i32", 1, ROWS=128, PATH=16
-    )
-    types = "*i64 *fp32 *i64" + " i64" * 10 + " i32" * 3
-    for elements, pages in ((128, tl.bfloat16), (64, tl.bfloat16), (128, tl.float8e4nv)):
-        yield compile_case(
-            f"commit_pages_{elements}_{pages}",
-            _commit_pages_kernel,
-            types,
-            4,
-            SCRATCH=tl.bfloat16,
-            PAGES=pages,
-            SCALED=pages == tl.float8e4nv,
-            LIMIT=448.0,
-            HEADS=8,
-            ELEMENTS=elements,
-        )

@@ -6,13 +6,9 @@ exponentials. The best of all lanes is the row's; whose lane it was looks up its
 own few logits, and so on W times. So a row is read once, whatever W.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
-
-from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Of the largest rows: 16 a thread at 8 warps; of a tensor of as many, 192 KB of Ascend hold twelve.
 LANES = 4096
@@ -21,7 +17,7 @@ MOST_TOKENS = 1 << 24
 # The least float32. Lanes that have seen nothing are measured from it: -inf - -inf is NaN.
 LEAST = tl.constexpr(-3.4028234663852886e38)
 
-_TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @triton.jit
@@ -136,29 +132,3 @@ def top_children(
 
 def _warps(lanes: int) -> int:
     return max(1, min(8, lanes // 512))
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """Draft vocabularies of 1000, 32 000 and 151 936, as heads have them."""
-    for dtype, vocab, mapped in (
-        (torch.bfloat16, 1000, True),
-        (torch.bfloat16, 32_000, True),
-        (torch.float16, 32_000, False),
-        (torch.float32, 32_000, True),
-        (torch.bfloat16, 151_936, False),
-        (torch.float32, 151_936, False),
-    ):
-        lanes = min(LANES, triton.next_power_of_2(vocab))
-        case = compile_case(
-            f"top_children_{_TYPES[dtype][1:]}_{vocab}",
-            _top_children_kernel,
-            f"{_TYPES[dtype]} *i64 *fp32 *i64 i32 i32 i32",
-            _warps(lanes),
-            MAPPED=mapped,
-            LANES=lanes,
-            TURNS=triton.next_power_of_2(triton.cdiv(vocab, lanes)),
-        )
-        # Aligned as a launch would find them: loads of 16 bytes.
-        aligned = [0, 1, 2, 3] + ([4, 5] if vocab % 16 == 0 else [])
-        case.attrs.update({(position,): [["tt.divisibility", 16]] for position in aligned})
-        yield case

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_accept in Triton: one program per request, its tree in registers."""
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 
 @triton.jit(do_not_specialize=["rows", "depth"])
@@ -78,10 +75,3 @@ def tree_accept(
             num_warps=1,
         )
     return AcceptedPaths(path, length, output)
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """Trees of up to 64 and 128 nodes."""
-    types = "*i64 *i64 *i8 *i64 *i64 *i64 *i64 i32 i32"
-    for rows in (128, 256):
-        yield compile_case(f"tree_accept_{rows}", _tree_accept_kernel, types, 1, ROWS=rows)

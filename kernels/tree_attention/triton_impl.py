@@ -20,15 +20,7 @@ from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 from vllm_eagle_pangu.kernels.tree_attention.tiling import prefix_splits, processors, tile_for
 from vllm_eagle_pangu.kernels.tree_attention.triton_prefix import prefix_split_kernel
 from vllm_eagle_pangu.kernels.tree_attention.triton_tree import tree_attention_kernel
-from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, interpreting
-
-_TYPES = {
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int8: "*i8",
-    torch.int32: "*i32",
-}
+from vllm_eagle_pangu.kernels.triton_runtime import interpreting
 
 
 def tree_attention(
@@ -163,87 +155,3 @@ def _check(
     assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """Group 4, 8 KV heads; M+1 = 65 rows in pages of 16, a drafter level of 8 rows.
-
-    Import with TRITON_INTERPRET unset: an interpreted kernel cannot be compiled.
-    """
-    for head_size in (64, 80, 96, 128, 192, 256):
-        yield from _cases(f"verify65_bf16_{head_size}", 65, head_size, torch.bfloat16)
-    yield from _cases("verify65_fp16_128", 65, 128, torch.float16)
-    yield from _cases("verify65_fp32_128", 65, 128, torch.float32)
-    yield from _cases("level8_bf16_128", 8, 128, torch.bfloat16)
-    yield from _cases("level8_bf16_256", 8, 256, torch.bfloat16)
-    yield from _cases("chain1_bf16_128", 1, 128, torch.bfloat16)
-    yield from _cases("verify65_window_bf16_128", 65, 128, torch.bfloat16, window=True)
-    yield from _cases("level8_window_bf16_256", 8, 256, torch.bfloat16, window=True)
-    yield from _cases("verify65_odd_page_bf16_128", 65, 128, torch.bfloat16, block_size=13)
-
-
-def _cases(
-    name: str,
-    rows: int,
-    head_size: int,
-    dtype: torch.dtype,
-    group: int = 4,
-    block_size: int = 16,
-    window: bool = False,
-) -> Iterator[CompileCase]:
-    """Fused and split, on tensors without storage."""
-    T, Hk, P = 3, 8, 4096
-
-    def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    count = empty(T, dtype=torch.int32)
-    attention_rows = AttentionRows(
-        empty(T, P, dtype=torch.int32),
-        *(count, count, count, count, count),
-        empty(T, rows, rows, dtype=torch.bool),
-        prefix_start=count if window else None,
-    )
-    # As vLLM's FlashAttention lays pages out: [2, blocks, block_size, Hk, K].
-    pages = empty(2, 100, block_size, Hk, head_size).transpose(2, 3)
-    for splits in (1, 4):
-        for launch in launches(
-            empty(T * rows, Hk * group, head_size),
-            empty(T * rows, Hk, head_size),
-            empty(T * rows, Hk, head_size),
-            PagedKV(pages[0], pages[1]),
-            attention_rows,
-            head_size**-0.5,
-            empty(T * rows, Hk * group, head_size),
-            splits,
-        ):
-            part = "prefix" if "output" not in launch.arguments else "tree"
-            yield _compile_case(f"{name}_{'split' if splits > 1 else 'fused'}_{part}", launch)
-
-
-def _compile_case(name: str, launch: Launch) -> CompileCase:
-    """What a launch with these arguments would have Triton compile, pointers aligned."""
-    signature: dict[str, str] = {}
-    constexprs: dict[str, Any] = {}
-    attrs: dict[tuple[int], list[list[Any]]] = {}
-    for position, parameter in enumerate(launch.kernel.params):
-        value = launch.arguments[parameter.name]
-        specialize = not parameter.do_not_specialize
-        if parameter.is_constexpr or value is None or (specialize and _is_one(value)):
-            signature[parameter.name] = "constexpr"
-            constexprs[parameter.name] = value
-            continue
-        if isinstance(value, torch.Tensor):
-            signature[parameter.name] = _TYPES[value.dtype]
-        elif isinstance(value, float):
-            signature[parameter.name] = "fp32"
-            continue
-        else:
-            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-        if specialize and (isinstance(value, torch.Tensor) or value % 16 == 0):
-            attrs[(position,)] = [["tt.divisibility", 16]]
-    return CompileCase(name, launch.kernel, signature, constexprs, launch.options, attrs)
-
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, int) and value == 1

@@ -7,14 +7,11 @@ its ancestors by comparing with all candidates. So ties cannot fall differently,
 program waits for another.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
-from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Elements of a tile [rows, candidates]: 64 registers a thread at 4 warps.
 TILE = 8192
@@ -164,19 +161,3 @@ def tree_build(
             num_warps=4,
         )
     return trees
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """(W, D, M) = (4, 5, 16), (8, 6, 64) and (8, 8, 128)."""
-    types = "*i64 *i64 *fp32 *i64 *i64 *i64 *i64 *i8 *fp32 *i8 i32 i32 i32 i32"
-    for candidates, columns in ((128, 32), (512, 128), (512, 256)):
-        yield compile_case(
-            f"tree_build_{candidates}_{columns}",
-            _tree_build_kernel,
-            types,
-            4,
-            CANDIDATES=candidates,
-            COLUMNS=columns,
-            BLOCK=min(16, TILE // candidates),
-            OTHERS=TILE // candidates,
-        )

@@ -6,14 +6,11 @@ than it, and a frontier row finds its child by comparing with all ranks. So ties
 differently.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
-from vllm_eagle_pangu.kernels.triton_runtime import CompileCase, compile_case
 
 # Elements of a tile [children, children]: 64 registers a thread at 4 warps.
 TILE = 8192
@@ -179,11 +176,3 @@ def _sizes(width: int, level: int) -> dict[str, int | bool]:
         "COLUMNS": triton.next_power_of_2(level * width),
         "OTHERS": max(1, min(children, TILE // children)),
     }
-
-
-def compile_cases() -> Iterator[CompileCase]:
-    """(W, level): the root's children, and levels of trees of 4, 8 and 16 a level."""
-    types = "*fp32 *i64 *fp32 *i64 *i8 *i64 *fp32 *i64 *i64 *fp32 *i64 *i8 *i64" + " i32" * 5
-    for width, level in ((8, 1), (4, 5), (8, 6), (16, 8)):
-        name = f"tree_expand_{width}_level{level}"
-        yield compile_case(name, _tree_expand_kernel, types, 4, **_sizes(width, level))

@@ -4,7 +4,6 @@
 Necessary, not sufficient: what BiSheng makes of it, and what an NPU does with that, is not seen.
 """
 
-import importlib
 import stat
 import subprocess
 from pathlib import Path
@@ -15,24 +14,10 @@ from triton.backends.ascend import compiler as ascend
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-OPS = (
-    "draft_batch",
-    "kv_commit",
-    "top_children",
-    "tree_accept",
-    "tree_attention",
-    "tree_build",
-    "tree_expand",
-)
-CASES = [
-    case
-    for op in OPS
-    for case in importlib.import_module(
-        f"vllm_eagle_pangu.kernels.{op}.triton_impl"
-    ).compile_cases()
-    # Ascend's vector cores have no float8 of this kind.
-    if "fp8e4nv" not in case.name
-]
+from ..compile_cases import compile_cases
+
+# Ascend's vector cores have no float8 of this kind.
+CASES = [case for case in compile_cases() if "fp8e4nv" not in case.name]
 
 
 @pytest.fixture(scope="module")
