@@ -2,6 +2,7 @@
 """Which rows attend which keys."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -29,6 +30,8 @@ class AttentionRows:
     key_count: torch.Tensor
     visible: torch.Tensor
     prefix_start: torch.Tensor | None = field(default=None, kw_only=True)
+    # By type, what an implementation makes of these rows, once for all layers.
+    derived: dict[type, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         table, requests = self.block_table, self.visible.shape[0]
