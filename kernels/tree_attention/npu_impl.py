@@ -68,7 +68,7 @@ def attend_in_parts(
     npu = NpuRows.of(rows)
     refuse_beyond_limits(NPU, AttentionLayer.of(query, pages), len(npu.prefixes))
     parts = (
-        fused_prefix(query, pages, rows.block_table, npu, scale),
+        fused_prefix(query, pages, rows, npu, scale),
         tree(query, key, value, npu, scale),
     )
     # Merged in float32, as vllm-ascend does: each operator's result is rounded already.
@@ -83,7 +83,7 @@ def attend_in_parts(
 def fused_prefix(
     query: torch.Tensor,
     pages: PagedKV,
-    block_table: torch.Tensor,
+    rows: AttentionRows,
     npu: NpuRows,
     scale: float,
 ) -> Part:
@@ -95,8 +95,7 @@ def fused_prefix(
         query[npu.packed],
         contiguous_pages(pages.key).flatten(2),
         contiguous_pages(pages.value).flatten(2),
-        # Entries past a request's pages may point nowhere.
-        block_table=block_table[:, :columns].clamp(min=0).contiguous(),
+        block_table=used_blocks(rows, columns),
         block_size=pages.shape[2],
         actual_seq_lengths=list(accumulate(npu.queries)),
         # Of pages, lengths; of rows, ends.
@@ -109,12 +108,16 @@ def fused_prefix(
         softmax_lse_flag=True,
     )
     lse = lse.squeeze(-1)
-    if min(npu.prefixes) == 0:
-        empty = torch.tensor(npu.prefixes, device=lse.device).repeat_interleave(
-            torch.tensor(npu.queries, device=lse.device)
-        )
-        return without_keys((attended, lse), empty == 0)
+    if npu.no_prefix is not None:
+        return without_keys((attended, lse), npu.no_prefix)
     return attended, lse
+
+
+def used_blocks(rows: AttentionRows, columns: int) -> torch.Tensor:
+    """The block table's first columns; entries past a request's pages may point nowhere."""
+    return rows.once(
+        ("npu blocks", columns), lambda: rows.block_table[:, :columns].clamp(min=0).contiguous()
+    )
 
 
 def fused_tree(
@@ -129,7 +132,7 @@ def fused_tree(
         query[npu.query_rows],
         npu.dense(key),
         npu.dense(value),
-        atten_mask=~npu.sees[:, None],
+        atten_mask=npu.hidden,
         num_heads=query.shape[1],
         num_key_value_heads=key.shape[1],
         scale=scale,
@@ -139,7 +142,7 @@ def fused_tree(
     )
     lse = lse.squeeze(-1).transpose(1, 2)
     part = attended.flatten(0, 1)[npu.place], lse.flatten(0, 1)[npu.place]
-    return without_keys(part, ~npu.sees.any(2).flatten()[npu.place])
+    return without_keys(part, npu.no_node)
 
 
 def without_keys(part: Part, rows: torch.Tensor) -> Part:

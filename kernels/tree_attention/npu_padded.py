@@ -42,15 +42,17 @@ def tree_attention(
     npu = NpuRows.of(rows)
     refuse_beyond_limits(PADDED, AttentionLayer.of(query, pages), len(npu.prefixes))
     lengths, block_size = contexts(npu), pages.shape[2]
-    columns = -(-max(lengths) // block_size)
-    with staged(key, value, pages, rows.block_table, npu) as (paged_key, paged_value):
+    columns = -(-max(1, *lengths) // block_size)
+    # As wide as the block table's pages, though requests end before.
+    width = columns * block_size
+    hidden = rows.once(("npu hidden", width), lambda: ~padded_visibility(npu, width)[:, None])
+    with staged(key, value, pages, rows, npu) as (paged_key, paged_value):
         attended, _ = torch.ops.npu.npu_fused_infer_attention_score(
             query[npu.query_rows],
             paged_key.flatten(2),
             paged_value.flatten(2),
-            # As wide as the block table's pages, though requests end before.
-            atten_mask=~padded_visibility(npu, columns * block_size)[:, None],
-            block_table=rows.block_table[:, :columns].clamp(min=0).contiguous(),
+            atten_mask=hidden,
+            block_table=npu_impl.used_blocks(rows, columns),
             block_size=block_size,
             actual_seq_lengths=npu.queries,
             actual_seq_lengths_kv=[max(1, length) for length in lengths],
@@ -61,4 +63,4 @@ def tree_attention(
             sparse_mode=0,
         )
     packed = attended.flatten(0, 1)[npu.place]
-    output[npu.packed] = packed.masked_fill(~npu.sees_key[:, None, None], 0)
+    output[npu.packed] = packed.masked_fill(npu.no_key[:, None, None], 0)

@@ -27,7 +27,11 @@ class NpuRows:
     query_rows: torch.Tensor  # [B, Q] int64
     key_rows: torch.Tensor  # [B, S] int64
     sees: torch.Tensor  # [B, Q, S] bool; False in padding
-    sees_key: torch.Tensor  # [T] bool: not of them that see no key at all
+    hidden: torch.Tensor  # [B, 1, Q, S] bool: the opposite, as FIA takes masks
+    unseen: torch.Tensor  # [B, S, 1, 1] bool: dense keys that no row sees
+    no_prefix: torch.Tensor | None  # [T] bool; None where every request has a prefix
+    no_node: torch.Tensor  # [T] bool: rows that see no dense key
+    no_key: torch.Tensor  # [T] bool: both
 
     @classmethod
     def of(cls, rows: AttentionRows) -> "NpuRows":
@@ -35,9 +39,7 @@ class NpuRows:
 
         Raises ValueError for rows with a window: no fused operator takes one beside a tree's mask.
         """
-        if cls not in rows.derived:
-            rows.derived[cls] = cls._of(rows)
-        return rows.derived[cls]
+        return rows.once("npu rows", lambda: cls._of(rows))
 
     @classmethod
     def _of(cls, rows: AttentionRows) -> "NpuRows":
@@ -59,24 +61,27 @@ class NpuRows:
         missing = (0, key_rows.shape[1] - sees.shape[2], 0, most_queries - sees.shape[1])
         sees = pad(sees, missing) & (is_query[:, :, None] & is_key[:, None]).to(device)
         place = is_query.flatten().nonzero()[:, 0]
-        has_prefix = (prefix > 0)[:, None].expand_as(is_query)[is_query]
-        place_there = place.to(device)
+        no_prefix = (prefix == 0)[:, None].expand_as(is_query)[is_query].to(device)
+        no_node = ~sees.any(2).flatten()[place.to(device)]
         return cls(
             prefixes=prefix.tolist(),
             queries=queries.tolist(),
             keys=keys.tolist(),
             packed=query_rows.flatten()[place].to(device),
-            place=place_there,
+            place=place.to(device),
             query_rows=query_rows.to(device),
             key_rows=key_rows.to(device),
             sees=sees,
-            sees_key=sees.any(2).flatten()[place_there] | has_prefix.to(device),
+            hidden=~sees[:, None],
+            unseen=~sees.any(1)[:, :, None, None],
+            no_prefix=no_prefix if bool((prefix == 0).any()) else None,
+            no_node=no_node,
+            no_key=no_node & no_prefix,
         )
 
     def dense(self, rows: torch.Tensor) -> torch.Tensor:
         """`[B, S, Hk, K]` of `[X, Hk, K]`; 0 what nobody sees, which may hold NaN."""
-        unseen = ~self.sees.any(1)[:, :, None, None]
-        return rows[self.key_rows].masked_fill(unseen, 0)
+        return rows[self.key_rows].masked_fill(self.unseen, 0)
 
 
 def _padded(

@@ -44,16 +44,17 @@ def tree_attention(
     npu = NpuRows.of(rows)
     refuse_beyond_limits(SPLITFUSE, AttentionLayer.of(query, pages), len(npu.prefixes))
     lengths = contexts(npu)
+    mask = rows.once(("npu mask", query.dtype), lambda: _mask(npu, max(lengths), query.dtype))
     packed = query[npu.packed]
     attended = torch.empty_like(packed)
-    with staged(key, value, pages, rows.block_table, npu) as (paged_key, paged_value):
+    with staged(key, value, pages, rows, npu) as (paged_key, paged_value):
         torch.ops.atb._npu_paged_attention_splitfuse(
             query=packed,
             key_cache=paged_key,
             value_cache=paged_value,
             block_table=rows.block_table,
             context_lens=torch.tensor(lengths, dtype=torch.int32, device=query.device),
-            mask=_mask(npu, max(lengths), query.dtype),
+            mask=mask,
             # On the host, as vllm-ascend keeps them.
             seq_len=torch.tensor(npu.queries, dtype=torch.int32),
             num_kv_heads=pages.shape[1],
@@ -61,7 +62,7 @@ def tree_attention(
             scale_value=scale,
             out=attended,
         )
-    output[npu.packed] = attended.masked_fill(~npu.sees_key[:, None, None], 0)
+    output[npu.packed] = attended.masked_fill(npu.no_key[:, None, None], 0)
 
 
 def _mask(npu: NpuRows, length: int, dtype: torch.dtype) -> torch.Tensor:

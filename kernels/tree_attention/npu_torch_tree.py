@@ -34,9 +34,9 @@ def torch_tree(
     """As `npu_impl.fused_tree`, computed in float32."""
     padded = query[npu.query_rows].float().unflatten(2, (key.shape[1], -1))
     scores = torch.einsum("bqhgk,bshk->bqhgs", padded, npu.dense(key).float()) * scale
-    scores = scores.masked_fill(~npu.sees[:, :, None, None], -torch.inf)
+    scores = scores.masked_fill(npu.hidden[:, 0, :, None, None], -torch.inf)
     lse = scores.logsumexp(-1).flatten(2)
     weights = scores.softmax(-1)
     attended = torch.einsum("bqhgs,bshk->bqhgk", weights, npu.dense(value).float()).flatten(2, 3)
     part = attended.flatten(0, 1)[npu.place], lse.flatten(0, 1)[npu.place]
-    return npu_impl.without_keys(part, ~npu.sees.any(2).flatten()[npu.place])
+    return npu_impl.without_keys(part, npu.no_node)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from vllm_eagle_pangu.kernels.tree_attention import tree_attention
+from vllm_eagle_pangu.kernels.tree_attention import AttentionRows, tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.cases import verify_case
 from vllm_eagle_pangu.kernels.tree_attention.comparison import (
     assert_as_exact_as_torch,
@@ -62,6 +62,17 @@ def test_error_is_at_most_twice_that_of_torch(
 def test_nothing_is_called_without_requests(implementation: str) -> None:
     inputs = npu_inputs(verify_case("none", (), (), dtype=torch.bfloat16, **SHAPE))
     tree_attention(**inputs, implementation=implementation)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_what_waits_for_the_device_is_made_once_per_pass(
+    implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers of a pass share their rows."""
+    inputs = npu_inputs(verify_case("layers", (130,), (20,), dtype=torch.bfloat16, **SHAPE))
+    first = attended(inputs, implementation)
+    monkeypatch.setattr(AttentionRows, "once", lambda rows, key, make: rows.derived[key])
+    assert torch.equal(attended(inputs, implementation), first)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
