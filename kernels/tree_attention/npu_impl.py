@@ -5,7 +5,8 @@ FIA (`npu_fused_infer_attention_score`) takes no tree mask over pages where rows
 there, mode 0 refuses a mask and modes 2 to 4 read a fixed triangle. So the prefix goes without a
 mask, the tree, which is small, as a dense call with one, and `npu_attention_update` merges them by
 their log-sum-exp. No node's K/V is in pages. Calls as in vllm-ascend 0.23.0,
-attention/attention_v1.py and attention/context_parallel/{attention_cp,common_cp}.py.
+attention/attention_v1.py (layers that are not causal) and attention/context_parallel/
+{attention_cp,common_cp}.py (decoding: pages and log-sum-exp).
 Checked against schemas and stand-ins; never run on an NPU.
 """
 

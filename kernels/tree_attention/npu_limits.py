@@ -2,7 +2,9 @@
 """The documented limits of Ascend's attention operators, as each implementation meets them.
 
 Sources: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md
-(sections on PageAttention, TND, Q_S > 1); ATB's PagedAttentionOperation, CALC_TYPE_SPEC.
+(sections on PageAttention, TND, Q_S > 1); CANN,
+fused_infer_attention_score_tiling_check_feature.cpp, which takes heads of 64 in TND, too; ATB's
+PagedAttentionOperation, CALC_TYPE_SPEC.
 """
 
 from dataclasses import dataclass
@@ -69,7 +71,7 @@ def _fused(implementation: str, layer: AttentionLayer, requests: int) -> list[Li
         ]
     return [
         pages,
-        ("head_size", size, size in (128, 192), "128 or 192"),
+        ("head_size", size, size in (64, 128, 192), "64, 128 or 192"),
         ("requests", requests, requests <= 4096, "at most 4096"),
     ]
 

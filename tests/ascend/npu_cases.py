@@ -31,6 +31,7 @@ def random_case(draw: random.Random, dtype: torch.dtype) -> AttentionCase:
     options = SHAPE | {
         "heads": kv_heads * draw.randint(1, 4),
         "kv_heads": kv_heads,
+        "head_size": draw.choice((64, 128)),
         "gap": draw.choice((0, 0, 2)),
         "dtype": dtype,
     }

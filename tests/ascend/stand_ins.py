@@ -5,7 +5,8 @@ Registered under the operators' real schemas, which torch_npu brings, so a call 
 binds on an NPU. What a document leaves open comes back as NaN. They say nothing of what the
 hardware does. Sources, in op-plugin: docs/zh/custom_APIs/torch_npu/torch_npu-npu_*.md,
 test/test_custom_ops/test_{atb_paged_attention_splitfuse,atb_reshape_and_cache}.py and
-test_npu_attention_update.py, op_plugin/ops/atb/PagedAttentionSplitfuse.cpp.
+test_npu_attention_update.py, op_plugin/ops/atb/PagedAttentionSplitfuse.cpp; in CANN,
+fused_infer_attention_score_tiling_check_feature.cpp.
 """
 
 from itertools import pairwise
@@ -79,7 +80,8 @@ def npu_fused_infer_attention_score(
     allow(key.shape == value.shape, "key and value differ in shape")
     size = query.shape[-1]
     allow(size % 16 == 0 and size <= 512, f"D={size}")
-    allow(not (layout == "TND" and size not in (128, 192)), f"TND: D={size} is not 128 or 192")
+    # 64: not in op-plugin's document, but in CANN's own check of the sizes.
+    allow(layout != "TND" or size in (64, 128, 192), f"TND: D={size}")
     keys = _paged_keys if paged else _dense_keys
     pairs = keys(key, value, kv_heads, query, options)
     attended, lse = (_ragged if layout == "TND" else _padded)(query, pairs, options)

@@ -134,7 +134,10 @@ PADDED = ATTENTION[TREE] | {
     "block_table": [("other pages", lambda x, _: x.roll(1, 0))],
     "block_size": [("twice", lambda x, _: 2 * x)],
     "input_layout": [("TND", lambda *_: "TND")],
-    "atten_mask": [*ATTENTION[TREE]["atten_mask"], ("narrower", lambda x, _: x[..., :-1])],
+    "atten_mask": [
+        *ATTENTION[TREE]["atten_mask"],
+        ("narrower", lambda x, _: x[..., :-1].contiguous()),
+    ],
 }
 ROWS = {
     "key": [("the values", lambda _, given: given["value"])],
@@ -183,7 +186,7 @@ def test_a_changed_argument_is_refused_or_gives_another_result(mutation: Mutatio
     with Calls(mutation) as calls:
         try:
             got = mutation.run(mutation.implementation)
-        except (UndocumentedError, RuntimeError):
+        except UndocumentedError:
             return
     assert mutation.operator in {call.name for call in calls.made}
     assert not torch.allclose(got, expected, rtol=0.02, atol=0.02, equal_nan=True)

@@ -65,6 +65,17 @@ def test_nothing_is_called_without_requests(implementation: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.usefixtures("any_dtype")
+def test_a_row_that_sees_nothing_becomes_0(implementation: str) -> None:
+    """Of its tree; the prefix, where there is one, is seen by all."""
+    inputs = npu_inputs(verify_case("blind", (0, 130), (9, 9), **SHAPE))
+    inputs["rows"].visible[:, 4:] = False
+    got = attended(inputs, implementation)
+    torch.testing.assert_close(got, attended(inputs, "reference"))
+    assert not got[4:9].any() and got[13:].all()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_what_waits_for_the_device_is_made_once_per_pass(
     implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
