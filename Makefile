@@ -78,7 +78,8 @@ test-ascend-lowering:
 	$(ASCEND)/bin/python -m pytest --noconftest -p no:cacheprovider tests/ascend_lowering
 
 # vllm-ascend and torch_npu in an environment of their own (6 GB), on libraries that do nothing in
-# CANN's place: operators' real schemas, CPU kernels in the place of what an NPU would run.
+# CANN's place: operators' real schemas, CPU kernels in the place of what an NPU would run. Tensors are
+# small: on a busy machine two threads wait for each other longer than they work.
 test-ascend:
 	test -x $(ASCEND_PLUGIN)/bin/python || $(PYTHON) -m venv $(ASCEND_PLUGIN)
 	$(ASCEND_PLUGIN)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
@@ -89,8 +90,8 @@ test-ascend:
 	$(ASCEND_PLUGIN)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
 	  --no-build-isolation -e .
 	$(ASCEND_PLUGIN)/bin/python tests/ascend/stub_libraries.py
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(ASCEND_PLUGIN)/bin/python -m pytest -p no:cacheprovider \
-	  $(if $(SEED),--randomly-seed=$(SEED)) tests/ascend
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 OMP_NUM_THREADS=1 $(ASCEND_PLUGIN)/bin/python -m pytest \
+	  -p no:cacheprovider $(if $(SEED),--randomly-seed=$(SEED)) tests/ascend
 
 # The second line of vLLM, in an environment of its own (6 GB): the engine's tests on its CPU build.
 test-vllm-0.23:
