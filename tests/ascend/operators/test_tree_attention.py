@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import AttentionRows, tree_attention
-from vllm_eagle_pangu.kernels.tree_attention.cases import verify_case
+from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
 from vllm_eagle_pangu.kernels.tree_attention.comparison import (
     assert_as_exact_as_torch,
     rows_of_requests,
 )
+from vllm_eagle_pangu.kernels.tree_attention.npu_splitfuse import HIDDEN
 
 from .npu_cases import SHAPE, npu_inputs, random_case
+from .operator_calls import Calls
 
 IMPLEMENTATIONS = ("npu", "npu_torch_tree", "npu_splitfuse", "npu_padded")
 
@@ -73,6 +75,21 @@ def test_a_row_that_sees_nothing_becomes_0(implementation: str) -> None:
     got = attended(inputs, implementation)
     torch.testing.assert_close(got, attended(inputs, "reference"))
     assert not got[4:9].any() and got[13:].all()
+
+
+@pytest.mark.parametrize("implementation", ("npu", "npu_torch_tree"))
+@pytest.mark.usefixtures("any_dtype")
+def test_a_block_table_may_point_nowhere_where_there_is_no_prefix(implementation: str) -> None:
+    inputs = make_inputs(verify_case("empty", (0, 130), (9, 9), **SHAPE))
+    assert inputs["rows"].block_table[0, 0] == -1
+    torch.testing.assert_close(attended(inputs, implementation), attended(inputs, "reference"))
+
+
+def test_an_additive_mask_hides_all_behind_a_requests_keys() -> None:
+    inputs = npu_inputs(verify_case("shorter", (3, 130), (9, 9), dtype=torch.bfloat16, **SHAPE))
+    with Calls() as calls:
+        tree_attention(**inputs, implementation="npu_splitfuse")
+    assert (calls.made[0].arguments["mask"][:9, 12:] == HIDDEN).all()
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
