@@ -86,10 +86,10 @@ def test_a_block_table_may_point_nowhere_where_there_is_no_prefix(implementation
 
 
 def test_an_additive_mask_hides_all_behind_a_requests_keys() -> None:
-    inputs = npu_inputs(verify_case("shorter", (3, 130), (9, 9), dtype=torch.bfloat16, **SHAPE))
+    inputs = npu_inputs(verify_case("shorter", (3, 130), (7, 7), dtype=torch.bfloat16, **SHAPE))
     with Calls() as calls:
         tree_attention(**inputs, implementation="npu_splitfuse")
-    assert (calls.made[0].arguments["mask"][:9, 12:] == HIDDEN).all()
+    assert (calls.made[0].arguments["mask"][:7, 10:] == HIDDEN).all()
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
