@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 ASCEND := .venv-ascend
+ASCEND_PLUGIN := .venv-ascend-plugin
 GPU := .venv-gpu
 SECOND_LINE := .venv-0.23
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # On a machine with a GPU, where $(PYTHON) has the CUDA build of vLLM, the demo runs on that build.
 CUDA_PACKAGES := $(if $(filter demo,$(MAKECMDGOALS)),$(shell $(PYTHON) constraints/cuda_packages.py))
 
-.PHONY: setup demo demo-chat demo-gpu check test test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
+.PHONY: setup demo demo-chat demo-gpu check test test-ascend test-ascend-lowering test-vllm-0.23 test-own-model lint format clean
 
 setup: $(STAMP)
 
@@ -76,6 +77,25 @@ test-ascend-lowering:
 	  --no-build-isolation -e .
 	$(ASCEND)/bin/python -m pytest --noconftest -p no:cacheprovider tests/ascend_lowering
 
+# vllm-ascend and torch_npu in an environment of their own (6 GB), on libraries that do nothing in
+# CANN's place: operators' real schemas, CPU kernels in the place of what an NPU would run. Tensors are
+# small: on a busy machine two threads wait for each other longer than they work. A process for each
+# folder: what stands in for an operator is registered for all of a process.
+test-ascend:
+	test -x $(ASCEND_PLUGIN)/bin/python || $(PYTHON) -m venv $(ASCEND_PLUGIN)
+	$(ASCEND_PLUGIN)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
+	  $(INDEX) -r constraints/ascend-plugin.txt
+	SOC_VERSION=ascend910b1 COMPILE_CUSTOM_KERNELS=0 $(ASCEND_PLUGIN)/bin/python -m pip \
+	  --disable-pip-version-check --no-input install -qq --no-deps --no-build-isolation \
+	  -r constraints/vllm-ascend.txt
+	$(ASCEND_PLUGIN)/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps \
+	  --no-build-isolation -e .
+	$(ASCEND_PLUGIN)/bin/python tests/ascend/stub_libraries.py
+	for tests in tests/ascend/[a-z]*/; do \
+	  TORCH_DEVICE_BACKEND_AUTOLOAD=0 OMP_NUM_THREADS=1 $(ASCEND_PLUGIN)/bin/python -m pytest \
+	    -p no:cacheprovider $(if $(SEED),--randomly-seed=$(SEED)) $$tests || exit 1; \
+	done
+
 # The second line of vLLM, in an environment of its own (6 GB): the engine's tests on its CPU build.
 test-vllm-0.23:
 	test -x $(SECOND_LINE)/bin/python || $(PYTHON) -m venv $(SECOND_LINE)
@@ -100,5 +120,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(ASCEND) $(GPU) $(SECOND_LINE) build dist *.egg-info constraints/vllm-name/build constraints/vllm-name/*.egg-info
+	rm -rf $(VENV) $(ASCEND) $(ASCEND_PLUGIN) $(GPU) $(SECOND_LINE) build dist *.egg-info constraints/vllm-name/build constraints/vllm-name/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

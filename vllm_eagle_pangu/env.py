@@ -13,11 +13,18 @@ from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR
 TRACE_DIR = "EAGLE_PANGU_TRACE_DIR"
 # 1: tree attention from its definition in torch.
 FORCE_EAGER_ATTENTION = "PANGU_FORCE_EAGER_ATTN"
+# 1: no fused operator of Ascend's attends tree rows, which is `FORCE_EAGER_ATTENTION` there.
+DISABLE_NPU_FUSED = "PANGU_DISABLE_NPU_FUSED"
+# 1: trees themselves are attended in plain torch there, prefixes still by the fused operator.
+DISABLE_NPU_FUSED_TREE = "PANGU_DISABLE_NPU_FUSED_TREE"
 # 0: the Hugging Face reference reorders its cache in full.
 FAST_CACHE_REORDER = "EA_FAST_CACHE_REORDER"
 
 # `CACHE_DIR`: where compiled C++ operators are kept.
-ALL = (CACHE_DIR, TRACE_DIR, FORCE_EAGER_ATTENTION, FAST_CACHE_REORDER)
+ALL = (
+    *(CACHE_DIR, TRACE_DIR, FORCE_EAGER_ATTENTION, FAST_CACHE_REORDER),
+    *(DISABLE_NPU_FUSED, DISABLE_NPU_FUSED_TREE),
+)
 
 
 def trace_dir() -> str | None:
@@ -28,6 +35,15 @@ def trace_dir() -> str | None:
 def forced_eager_attention() -> bool:
     """Raises ValueError for a value that is neither 0 nor 1, as do all switches here."""
     return _switch(FORCE_EAGER_ATTENTION, default=False)
+
+
+def npu_attention() -> str:
+    """Which of tree attention's implementations an NPU runs."""
+    eager, fused_off = forced_eager_attention(), _switch(DISABLE_NPU_FUSED, default=False)
+    tree_off = _switch(DISABLE_NPU_FUSED_TREE, default=False)
+    if eager or fused_off:
+        return "reference"
+    return "npu_torch_tree" if tree_off else "npu"
 
 
 def fast_cache_reorder() -> bool:

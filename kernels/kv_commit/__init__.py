@@ -22,7 +22,15 @@ _OP = Implementations(
 IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
-_PAGES = Implementations(__name__, "commit_pages", reference="reference", triton="triton_impl")
+_PAGES = Implementations(
+    __name__,
+    "commit_pages",
+    reference="reference",
+    triton="triton_impl",
+    # Ascend, by its own cache writes: A2 and A3, and A5.
+    npu="npu_impl",
+    npu_a5="npu_a5_impl",
+)
 
 
 def commit_slots(
@@ -50,7 +58,8 @@ def commit_pages(
 ) -> None:
     """Write the scratch rows whose slot is not -1 to the pages of all layers.
 
-    For platforms whose pages are plain strided tensors; others write through `kv_commit`. Slot s
+    For platforms whose pages are plain strided tensors, contiguous ones on Ascend; others write
+    through `kv_commit`. Slot s
     is place s % block_size of block s // block_size. A K or V of scaled layers is divided by its
     layer's scale in float32, then rounded to the pages' dtype.
 
@@ -58,7 +67,8 @@ def commit_pages(
     cannot give and `check` asserts (it syncs with the device).
 
     Raises:
-        ValueError: `implementation` is not "reference" or "triton"; None is the device's own.
+        ValueError: `implementation` is not "reference", "triton", "npu" or "npu_a5"; None is the
+            device's own. What it does not write: see the implementation.
     """
     if check:
         assert_written_once(slots)

@@ -10,7 +10,16 @@ from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 __all__ = ["IMPLEMENTATIONS", "AttentionRows", "PagedKV", "prepare", "tree_attention"]
 
 _OP = Implementations(
-    __name__, "tree_attention", reference="reference", cpp="cpu_impl", triton="triton_impl"
+    __name__,
+    "tree_attention",
+    reference="reference",
+    cpp="cpu_impl",
+    triton="triton_impl",
+    # Ascend, by its own operators: see docs/ascend.md.
+    npu="npu_impl",
+    npu_torch_tree="npu_torch_tree",
+    npu_splitfuse="npu_splitfuse",
+    npu_padded="npu_padded",
 )
 IMPLEMENTATIONS = _OP.names
 # Takes the dtype of query, keys and values as well.

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows attend which keys."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
+
+_Derived = TypeVar("_Derived")
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class AttentionRows:
     key_count: torch.Tensor
     visible: torch.Tensor
     prefix_start: torch.Tensor | None = field(default=None, kw_only=True)
+    derived: dict[Hashable, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         table, requests = self.block_table, self.visible.shape[0]
@@ -38,6 +45,16 @@ class AttentionRows:
         for tensor in self._per_request():
             assert tensor.dtype == torch.int32 and tensor.shape == (requests,), tensor.shape
             assert tensor.is_contiguous(), tensor.stride()
+
+    def once(self, key: Hashable, make: Callable[[], _Derived]) -> _Derived:
+        """What an implementation makes of these rows, kept for all layers of the pass.
+
+        The tensors must stay as they are meanwhile.
+        """
+        if key not in self.derived:
+            self.derived[key] = make()
+        result: _Derived = self.derived[key]
+        return result
 
     def check(self, query: torch.Tensor, key: torch.Tensor, pages: PagedKV) -> None:
         """Assert that all rows and pages are those of the tensors; syncs with the device.

@@ -5,7 +5,8 @@ import pytest
 
 from vllm_eagle_pangu.config import TreeConfig, refusal
 from vllm_eagle_pangu.core.request import RequestView
-from vllm_eagle_pangu.env import forced_eager_attention
+from vllm_eagle_pangu.env import forced_eager_attention, npu_attention
+from vllm_eagle_pangu.kernels import tree_attention
 
 HOST_KEYS = {"method", "model", "num_speculative_tokens", "revision", "draft_sample_method"}
 
@@ -118,3 +119,23 @@ def test_eager_attention_is_forced_by_1_and_other_values_are_refused(monkeypatch
     monkeypatch.setenv("PANGU_FORCE_EAGER_ATTN", "yes")
     with pytest.raises(ValueError, match="PANGU_FORCE_EAGER_ATTN='yes': must be 0 or 1"):
         forced_eager_attention()
+
+
+@pytest.mark.parametrize(
+    ("switches", "chosen"),
+    [
+        ((), "npu"),
+        (("PANGU_DISABLE_NPU_FUSED_TREE",), "npu_torch_tree"),
+        (("PANGU_DISABLE_NPU_FUSED",), "reference"),
+        (("PANGU_FORCE_EAGER_ATTN",), "reference"),
+        (("PANGU_DISABLE_NPU_FUSED", "PANGU_DISABLE_NPU_FUSED_TREE"), "reference"),
+    ],
+)
+def test_switches_choose_the_attention_of_an_npu(switches, chosen, monkeypatch):
+    names = ("FORCE_EAGER_ATTN", "DISABLE_NPU_FUSED", "DISABLE_NPU_FUSED_TREE")
+    for name in names:
+        monkeypatch.setenv(f"PANGU_{name}", "0")
+    for name in switches:
+        monkeypatch.setenv(name, "1")
+    assert npu_attention() == chosen
+    assert chosen in tree_attention.IMPLEMENTATIONS

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documented limits of Ascend's attention operators, as each implementation meets them.
+
+Sources: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md
+(sections on PageAttention, TND, Q_S > 1); CANN,
+fused_infer_attention_score_tiling_check_feature.cpp, which takes heads of 64 in TND, too; ATB's
+PagedAttentionOperation, CALC_TYPE_SPEC.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from vllm_eagle_pangu.kernels import npu_runtime
+from vllm_eagle_pangu.kernels.npu_runtime import Limit, keep_within
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+
+NPU, TORCH_TREE, SPLITFUSE, PADDED = "npu", "npu_torch_tree", "npu_splitfuse", "npu_padded"
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """An attention layer's sizes; `chip`: "A2", "A3", "A5", or None where it is not known."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    block_size: int
+    dtype: torch.dtype
+    chip: str | None = None
+
+    @classmethod
+    def of(cls, query: torch.Tensor, pages: PagedKV) -> "AttentionLayer":
+        """`query: [N, H, K]`."""
+        _, kv_heads, block_size, head_size = pages.shape
+        return cls(query.shape[1], kv_heads, head_size, block_size, query.dtype)
+
+
+def refuse_beyond_limits(implementation: str, layer: AttentionLayer, requests: int) -> None:
+    """At construction with the most requests of a batch, and with each call's own.
+
+    Raises ValueError: name, value, limit and mend.
+    """
+    limits = _splitfuse if implementation == SPLITFUSE else _fused
+    mend = "choose another of tree attention's implementations, or PANGU_FORCE_EAGER_ATTN=1"
+    rules = [*_common(layer), *limits(implementation, layer, requests)]
+    keep_within(f"tree attention by {implementation!r}", rules, mend)
+
+
+def _common(layer: AttentionLayer) -> list[Limit]:
+    heads, kv_heads, group = layer.heads, layer.kv_heads, layer.heads / layer.kv_heads
+    return [
+        ("dtype", layer.dtype, layer.dtype in npu_runtime.DTYPES, "float16 or bfloat16"),
+        ("heads", heads, heads % kv_heads == 0, f"a multiple of kv_heads={kv_heads}"),
+        ("heads", heads, heads <= 256, "at most 256"),
+        ("heads / kv_heads", group, group <= 64, "at most 64"),
+    ]
+
+
+def _fused(implementation: str, layer: AttentionLayer, requests: int) -> list[Limit]:
+    """FIA with pages: ragged rows (TND) for the prefix alone, or padded ones (BSND)."""
+    size, block = layer.head_size, layer.block_size
+    pages = ("block_size", block, block in (128, 256, 384, 512), "128, 256, 384 or 512")
+    if implementation == PADDED:
+        width = layer.heads * size
+        return [
+            pages,
+            ("head_size", size, size % 16 == 0 and size <= 512, "a multiple of 16, at most 512"),
+            ("heads * head_size", width, width < 65535, "less than 65535"),
+            ("requests", requests, requests <= 65536, "at most 65536"),
+        ]
+    return [
+        pages,
+        ("head_size", size, size in (64, 128, 192), "64, 128 or 192"),
+        ("requests", requests, requests <= 4096, "at most 4096"),
+    ]
+
+
+def _splitfuse(implementation: str, layer: AttentionLayer, requests: int) -> list[Limit]:
+    size, block, heads = layer.head_size, layer.block_size, layer.heads
+    return [
+        ("block_size", block, block <= 128, "at most 128"),
+        ("block_size * head_size", block * size, block * size <= 16384, "at most 16384"),
+        ("heads * head_size", heads * size, heads * size <= 16384, "at most 16384"),
+        ("requests", requests, requests <= 2000, "at most 2000"),
+        ("chip", layer.chip, layer.chip in (None, "A2", "A3"), "A2 or A3"),
+    ]

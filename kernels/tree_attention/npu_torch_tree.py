@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree attention on Ascend as in `npu_impl`, with the tree's part in plain torch."""
+
+import torch
+
+from vllm_eagle_pangu.kernels.tree_attention import npu_impl
+from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
+
+prepare = npu_impl.prepare
+
+
+def tree_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: PagedKV,
+    rows: AttentionRows,
+    scale: float,
+    output: torch.Tensor,
+) -> None:
+    """See `npu_impl.tree_attention`."""
+    npu_impl.attend_in_parts(query, key, value, pages, rows, scale, output, torch_tree)
+
+
+def torch_tree(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    npu: NpuRows,
+    scale: float,
+) -> npu_impl.Part:
+    """As `npu_impl.fused_tree`, computed in float32."""
+    padded = query[npu.query_rows].float().unflatten(2, (key.shape[1], -1))
+    scores = torch.einsum("bqhgk,bshk->bqhgs", padded, npu.dense(key).float()) * scale
+    scores = scores.masked_fill(npu.hidden[:, 0, :, None, None], -torch.inf)
+    lse = scores.logsumexp(-1).flatten(2)
+    weights = scores.softmax(-1)
+    attended = torch.einsum("bqhgs,bshk->bqhgk", weights, npu.dense(value).float()).flatten(2, 3)
+    part = attended.flatten(0, 1)[npu.place], lse.flatten(0, 1)[npu.place]
+    return npu_impl.without_keys(part, npu.no_node)
