@@ -3,6 +3,8 @@
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.view import BatchView
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 def view_of(runner: "GPUModelRunner") -> BatchView:
     """Of a V1 runner after its `_prepare_inputs`. Positions and slots are copied: trees overwrite
-    vLLM's."""
+    vLLM's. Slots are int32 in vllm-ascend's tables."""
     batch = runner.input_batch
     count = batch.num_reqs
     query_start = runner.query_start_loc.np[: count + 1].copy()
@@ -25,7 +27,10 @@ def view_of(runner: "GPUModelRunner") -> BatchView:
         token_ids=runner.input_ids.gpu[:rows],
         positions=runner.positions[:rows].clone(),
         query_start=runner.query_start_loc.gpu[: count + 1],
-        slots={group: table.slot_mapping.gpu[:rows].clone() for group, table in tables.items()},
+        slots={
+            group: table.slot_mapping.gpu[:rows].to(torch.int64, copy=True)
+            for group, table in tables.items()
+        },
         block_tables={group: table.block_table.gpu[:count] for group, table in tables.items()},
     )
 
