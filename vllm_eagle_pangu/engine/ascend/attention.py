@@ -15,6 +15,7 @@ from vllm_ascend.attention.attention_v1 import (
     AscendAttentionMetadataBuilder,
 )
 
+from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
@@ -48,6 +49,10 @@ class TreeAscendAttentionMetadataBuilder(TreeBuilderMixin, AscendAttentionMetada
         vllm_config: "VllmConfig",
         device: torch.device,
     ) -> None:
+        if tree_config(vllm_config) is None:
+            # A later engine of this process, without the method.
+            super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+            return
         super().__init__(kv_cache_spec, layer_names, _with_few_drafts(vllm_config), device)
         self.vllm_config = vllm_config
         self.speculative_config = vllm_config.speculative_config

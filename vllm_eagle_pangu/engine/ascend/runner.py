@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 
 class TreeNPUModelRunner(TreeRunnerMixin, NPUModelRunner):
-    """vllm-ascend's runner plus the tree step."""
+    """vllm-ascend's runner plus the tree step, on the definitions in torch.
 
-    device_implementation = "triton"
+    Triton's implementations are lowered for the NPU in tests/ascend_lowering, and were never run.
+    """
+
+    device_implementation = "reference"
     head_class = AscendDraftHead
 
     def _get_drafter(self) -> TreeAscendProposer:
