@@ -90,7 +90,7 @@ SEAMS: tuple[Seam, ...] = (
     *_of("vllm.forward_context", "set_forward_context"),
     *_of("vllm.forward_context:set_forward_context", parameters="num_tokens slot_mapping"),
     *_of("vllm.logger", "init_logger"),
-    *_of("vllm.logger:_VllmLogger", "info_once"),
+    *_of("vllm.logger:_VllmLogger", "info info_once"),
     *_of("vllm.model_executor.layers.attention", "Attention"),
     *_of(
         "vllm.model_executor.layers.attention:Attention",

@@ -3,8 +3,6 @@
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.view import BatchView
 
@@ -28,8 +26,7 @@ def view_of(runner: "GPUModelRunner") -> BatchView:
         positions=runner.positions[:rows].clone(),
         query_start=runner.query_start_loc.gpu[: count + 1],
         slots={
-            group: table.slot_mapping.gpu[:rows].to(torch.int64, copy=True)
-            for group, table in tables.items()
+            group: table.slot_mapping.gpu[:rows].clone().long() for group, table in tables.items()
         },
         block_tables={group: table.block_table.gpu[:count] for group, table in tables.items()},
     )
