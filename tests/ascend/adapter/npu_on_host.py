@@ -56,7 +56,10 @@ def _operators_on_host() -> None:
         register(*args, dispatch_key="CPU", **kwargs)
 
     vllm_torch.direct_register_custom_op = on_cpu
-    for function in (rms_norm, add_rms_norm, swiglu, fused_infer_attention_score, format_cast):
+    for function in (
+        *(rms_norm, add_rms_norm, swiglu, format_cast),
+        *(fused_infer_attention_score, top_k_top_p),
+    ):
         torch.library.impl(f"npu::npu_{function.__name__}", "CPU")(function)
     for function in (reshape_and_cache, rotary_embedding):
         torch.library.impl(f"atb::_npu_{function.__name__}", "CPU")(function)
@@ -85,6 +88,12 @@ def swiglu(input, dim=-1):
 def format_cast(input, acl_format, customize_dtype=None, input_dtype=None):
     del acl_format, customize_dtype, input_dtype
     return input.clone()
+
+
+def top_k_top_p(logits, p=None, k=None):
+    assert p is None and k is not None, "top-p is not stood in for"
+    lowest = logits.sort(-1, descending=True).values.gather(1, k.long().unsqueeze(1) - 1)
+    return logits.masked_fill(logits < lowest, float("-inf"))
 
 
 def reshape_and_cache(key, value, key_cache, value_cache, slot_indices):

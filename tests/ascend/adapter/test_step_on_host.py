@@ -11,7 +11,8 @@ PROMPTS = ["def main(argv):\n    ", "import os\nimport sys\n", "class Node:\n   
 def decoded(llm, prompts=PROMPTS, **params) -> list[list[int]]:
     from vllm import SamplingParams
 
-    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=40, **params))
+    params = {"temperature": 0, "max_tokens": 40} | params
+    outputs = llm.generate(prompts, SamplingParams(**params))
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
@@ -66,6 +67,12 @@ def test_a_prompt_that_comes_while_others_decode_trees(npu_engine, trees, plain)
     """Rows of trees then pass vllm-ascend's own attention beside a chunk of the prompt."""
     with npu_engine(trees(8), max_num_seqs=2, max_num_batched_tokens=16) as llm:
         assert decoded(llm) == plain
+
+
+def test_vllm_ascends_sampler_draws_at_rows_of_trees(npu_engine, trees, plain):
+    """By noise, from one token each: it divides probabilities by exponentials on every row."""
+    with npu_engine(trees(8)) as llm:
+        assert decoded(llm, temperature=1.0, top_k=1) == plain
 
 
 def test_pages_hold_what_plain_decoding_writes(npu_engine, trees):
