@@ -71,3 +71,33 @@ def test_a_part_imports_only_what_lies_below_it(part):
     assert len(files) > 5
     wrong = {str(file): imported(file) - MAY_IMPORT[part] for file in files}
     assert not {file: names for file, names in wrong.items() if names}
+
+
+# Where vllm-ascend's classes stand behind ours; loaded by the names in `compat/ascend.py` alone.
+ASCEND = "engine/ascend"
+# These import vllm-ascend: the folder, and the patch of its platform, inside of a function.
+MAY_NAME_ASCEND = (ASCEND, "compat/ascend.py")
+
+
+def test_only_its_own_folder_imports_the_ascend_engine_or_vllm_ascend():
+    package = Path(vllm_eagle_pangu.__file__).parent
+    wrong = []
+    for file in sorted(package.rglob("*.py")):
+        where = str(file.relative_to(package))
+        text = [
+            (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+        ]
+        if not where.startswith(ASCEND):
+            wrong += [(where, name) for name in text if f"{PACKAGE}.engine.ascend" in name]
+        if not where.startswith(MAY_NAME_ASCEND):
+            wrong += [(where, name) for name in text if name.split(".")[0] == "vllm_ascend"]
+    assert not wrong
+
+
+def test_what_is_known_of_vllm_ascend_loads_without_it():
+    code = "import vllm_eagle_pangu.compat.ascend, sys; print(*sys.modules, sep='\\n')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in run.stdout.split()}
+    assert "vllm_eagle_pangu" in loaded and not loaded & {"vllm", "vllm_ascend"}

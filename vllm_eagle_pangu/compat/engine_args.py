@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial, wraps
+from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import ValidationError
@@ -102,14 +103,16 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
 
         tree, rest = TreeConfig.split(spec, host_keys())
         refusals.check_options(self, rest, platforms)
+        parts = platforms[current_platform.device_type]
         # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
         setattr(self, ATTRIBUTE, tree)
         try:
-            with _in_step(self):
+            with _in_step(self), _eager(self, unless=parts.graphs):
                 config = original(self, *args, **kwargs)
         finally:
             delattr(self, ATTRIBUTE)
-        parts = platforms[current_platform.device_type]
+        if parts.check is not None:
+            resolve_name(parts.check)(config)
         refusals.check_target_and_head(config, tree)
         refusals.check_attention_backend(config, parts)
         config.parallel_config.worker_cls = parts.worker
@@ -142,6 +145,24 @@ def _in_step(engine_args: Any) -> Iterator[None]:
         yield
     finally:
         engine_args.async_scheduling = said
+
+
+@contextmanager
+def _eager(engine_args: Any, unless: bool) -> Iterator[None]:
+    """No graphs on a platform whose graphs cannot hold trees, whatever the user said."""
+    said = engine_args.enforce_eager
+    if not (said or unless):
+        from vllm.logger import init_logger
+
+        init_logger(f"vllm.{__name__}").info(
+            "eagle_pangu: the target runs eagerly (enforce_eager=True): ACL graphs are captured "
+            "for one number of rows per request, and trees have several"
+        )
+        engine_args.enforce_eager = True
+    try:
+        yield
+    finally:
+        engine_args.enforce_eager = said
 
 
 def _unusable_head(model: str, error: Exception) -> ValueError:

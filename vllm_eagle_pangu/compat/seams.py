@@ -83,13 +83,14 @@ SEAMS: tuple[Seam, ...] = (
     *_of(
         "vllm.engine.arg_utils:EngineArgs",
         "create_engine_config create_speculative_config",
-        fields="async_scheduling model spec_method spec_model spec_tokens speculative_config",
+        fields="async_scheduling enforce_eager model spec_method spec_model spec_tokens "
+        "speculative_config",
     ),
     *_of("vllm.envs", "VLLM_USE_V2_MODEL_RUNNER"),
     *_of("vllm.forward_context", "set_forward_context"),
     *_of("vllm.forward_context:set_forward_context", parameters="num_tokens slot_mapping"),
     *_of("vllm.logger", "init_logger"),
-    *_of("vllm.logger:_VllmLogger", "info_once"),
+    *_of("vllm.logger:_VllmLogger", "info info_once"),
     *_of("vllm.model_executor.layers.attention", "Attention"),
     *_of(
         "vllm.model_executor.layers.attention:Attention",

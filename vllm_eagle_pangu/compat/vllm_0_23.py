@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM 0.23: what takes the place of its parts, by device type."""
 
+from vllm_eagle_pangu.compat import ascend
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 
 PLATFORMS = {
@@ -17,4 +18,5 @@ PLATFORMS = {
             "TRITON_ATTN": "vllm_eagle_pangu.engine.triton_attention.TreeTritonAttentionBackend",
         },
     ),
+    "npu": ascend.PARTS,
 }

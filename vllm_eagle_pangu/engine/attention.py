@@ -127,9 +127,10 @@ def refuse_window(layer: "Attention") -> None:
 def _window(impl: "AttentionImpl") -> int | None:
     """How many keys a query sees, itself included; None for all of them.
 
-    The CPU's impl keeps vLLM's number, the others (keys to the left, keys to the right).
+    The CPU's impl keeps -1 for none, the GPUs' (keys to the left, keys to the right), Ascend's
+    what vLLM said.
     """
     window = impl.sliding_window
     if isinstance(window, tuple):
         window = window[0] + 1 if window[0] >= 0 else -1
-    return window if window > 0 else None
+    return window if window is not None and window > 0 else None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def view_of(runner: "GPUModelRunner") -> BatchView:
     """Of a V1 runner after its `_prepare_inputs`. Positions and slots are copied: trees overwrite
-    vLLM's."""
+    vLLM's. Slots are int32 in vllm-ascend's tables."""
     batch = runner.input_batch
     count = batch.num_reqs
     query_start = runner.query_start_loc.np[: count + 1].copy()
@@ -25,7 +25,9 @@ def view_of(runner: "GPUModelRunner") -> BatchView:
         token_ids=runner.input_ids.gpu[:rows],
         positions=runner.positions[:rows].clone(),
         query_start=runner.query_start_loc.gpu[: count + 1],
-        slots={group: table.slot_mapping.gpu[:rows].clone() for group, table in tables.items()},
+        slots={
+            group: table.slot_mapping.gpu[:rows].clone().long() for group, table in tables.items()
+        },
         block_tables={group: table.block_table.gpu[:count] for group, table in tables.items()},
     )
 

@@ -61,11 +61,13 @@ class TreeRunnerMixin(GPUModelRunner):
     """Overrides of `GPUModelRunner`; mix in before a platform's runner.
 
     `device_implementation`: which implementation of the kernels the platform runs.
+    `head_class`: the head on the platform's layers.
     `strided_pages`: whether its KV pages are plain strided tensors, which one launch can commit to
     for all layers; otherwise each layer writes with vLLM's own op.
     """
 
     device_implementation: ClassVar[str]
+    head_class: ClassVar[type[DraftHead]] = DraftHead
     strided_pages: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -104,7 +106,7 @@ class TreeRunnerMixin(GPUModelRunner):
             min(self.max_model_len, self.effective_drafter_max_model_len),
             self.tree_config.drafter_window,
         )
-        self.draft_head = DraftHead(self.drafter, self.ops)
+        self.draft_head = self.head_class(self.drafter, self.ops)
         self.pages = TargetPages(self.ops, check=self.reference_mode)
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
         self.stages.observers += (drafter.postponed,)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm-ascend's attention backend for grouped queries, with tree rows on top.
+
+K/V of a layer are two tensors, and vllm-ascend writes them inside `forward`.
+Source: vllm_ascend/attention/attention_v1.py.
+"""
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm_ascend.attention.attention_v1 import (
+    AscendAttentionBackend,
+    AscendAttentionBackendImpl,
+    AscendAttentionMetadataBuilder,
+)
+
+from vllm_eagle_pangu.config import tree_config
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
+from vllm_eagle_pangu.kernels.tree_attention import PagedKV
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.model_executor.layers.attention import Attention
+    from vllm_ascend.attention.attention_v1 import AscendMetadata
+
+    from vllm_eagle_pangu.engine.ascend.head_pass import HeadTreeMetadata
+
+KVPages = tuple[torch.Tensor, torch.Tensor]
+
+# The most drafts of a request for which vllm-ascend's builder lets itself be made.
+_MOST_DRAFTS = 15
+
+
+class TreeAscendAttentionMetadataBuilder(TreeBuilderMixin, AscendAttentionMetadataBuilder):
+    """Builds vllm-ascend's metadata for trees of any size."""
+
+    # Why: vllm-ascend counts requests of at most 1 + num_speculative_tokens rows as decodes, and
+    #   asserts that these are 16 rows or fewer, which its attention call takes as one decode.
+    # How: it is made for the chain that it allows, then given our count. Rows of trees never
+    #   depend on that call: in a mixed batch they pass it as a prefill's chunk does, of any
+    #   length, and are overwritten.
+    # Upstream: AscendAttentionMetadataBuilder.__init__.
+    # Remove when: vllm-ascend asserts that for its own methods only.
+    def __init__(
+        self,
+        kv_cache_spec: Any,
+        layer_names: list[str],
+        vllm_config: "VllmConfig",
+        device: torch.device,
+    ) -> None:
+        if tree_config(vllm_config) is None:
+            # A later engine of this process, without the method.
+            super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+            return
+        super().__init__(kv_cache_spec, layer_names, _with_few_drafts(vllm_config), device)
+        self.vllm_config = vllm_config
+        self.speculative_config = vllm_config.speculative_config
+        self.decode_threshold = 1 + vllm_config.speculative_config.num_speculative_tokens
+        self.reorder_batch_threshold = self.decode_threshold
+
+
+def _with_few_drafts(vllm_config: "VllmConfig") -> "VllmConfig":
+    """The same configuration with at most `_MOST_DRAFTS` drafts, shared but for that number."""
+    few = copy.copy(vllm_config)
+    few.speculative_config = copy.copy(vllm_config.speculative_config)
+    few.speculative_config.num_speculative_tokens = min(
+        _MOST_DRAFTS, vllm_config.speculative_config.num_speculative_tokens
+    )
+    return few
+
+
+class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):
+    """vllm-ascend's attention with tree rows."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        # vllm-ascend drops it, which is checked behind its constructor.
+        self.logits_soft_cap = logits_soft_cap
+        super().__init__(
+            num_heads,
+            head_size,
+            scale,
+            num_kv_heads,
+            alibi_slopes,
+            sliding_window,
+            kv_cache_dtype,
+            logits_soft_cap,
+            *args,
+            **kwargs,
+        )
+
+    def page_views(self, layer: "Attention", kv_cache: KVPages) -> PagedKV:
+        """Key and value views `[blocks, Hk, block_size, K]` of two `[blocks, block_size, Hk, K]`.
+
+        ND, as vllm-ascend lays them out but for C8 (`_reshape_kv_cache_tensors`).
+        """
+        key, value = kv_cache
+        return PagedKV(key=key.transpose(1, 2), value=value.transpose(1, 2))
+
+    def pages(self, layer: "Attention", kv_cache: KVPages) -> PagedKV:
+        """`page_views`, made once per cache: of the same address while its key tensor is."""
+        address = kv_cache[0].data_ptr()
+        if self._pages is None or self._pages[0] != address:
+            self._pages = (address, self.page_views(layer, kv_cache))
+        return self._pages[1]
+
+    def forget_pages(self) -> None:
+        """vllm-ascend keeps the two tensors, too."""
+        super().forget_pages()
+        self.key_cache = self.value_cache = None
+
+    def do_kv_cache_update(
+        self,
+        layer: "Attention",
+        key: torch.Tensor,  # [N, Hk, K]
+        value: torch.Tensor,  # [N, Hk, K]
+        kv_cache: KVPages,
+        slot_mapping: torch.Tensor,  # [N]
+    ) -> None:
+        """Write K/V to their slots, -1 skipped (on A2 and A3); the operator takes int32 slots."""
+        super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping.int())
+
+    def forward(
+        self,
+        layer: "Attention",
+        query: torch.Tensor,  # [N, H, K]
+        key: torch.Tensor,  # [N, Hk, K]
+        value: torch.Tensor,  # [N, Hk, K]
+        kv_cache: KVPages,
+        attn_metadata: "AscendMetadata | HeadTreeMetadata | None",
+        output: torch.Tensor,  # [N, H, K]
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See `TreeAttentionMixin`; K/V that go to the pages are written here.
+
+        Where every row is a tree's, vllm-ascend's `forward`, which writes them, is not called.
+        """
+        if attn_metadata is not None and attn_metadata.tree is not None:
+            slots = attn_metadata.slot_mapping
+            if attn_metadata.tree.covers_batch and slots is not None:
+                count = slots.shape[0]
+                self.do_kv_cache_update(layer, key[:count], value[:count], kv_cache, slots)
+        return super().forward(
+            layer,
+            query,
+            key,
+            value,
+            kv_cache,
+            attn_metadata,
+            output,
+            output_scale,
+            output_block_scale,
+        )
+
+
+class TreeAscendAttentionBackend(AscendAttentionBackend):
+    """Takes the place of vllm-ascend's when the method is chosen."""
+
+    @staticmethod
+    def get_impl_cls() -> type["TreeAscendAttentionImpl"]:
+        return TreeAscendAttentionImpl
+
+    @staticmethod
+    def get_builder_cls() -> type["TreeAscendAttentionMetadataBuilder"]:
+        return TreeAscendAttentionMetadataBuilder

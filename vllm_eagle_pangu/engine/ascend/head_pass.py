@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The EAGLE-3 head on vllm-ascend's layers and pages."""
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from vllm_ascend.ascend_forward_context import set_ascend_forward_context
+from vllm_ascend.attention.attention_v1 import AscendAttentionState
+
+from vllm_eagle_pangu.engine.draft_head import DraftHead
+from vllm_eagle_pangu.engine.head_pass import Pass, TreeOnlyMetadata
+from vllm_eagle_pangu.step.head import States
+
+if TYPE_CHECKING:
+    from vllm.v1.spec_decode.eagle import EagleProposer
+    from vllm_ascend.attention.attention_v1 import AscendMetadata
+    from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
+
+    from vllm_eagle_pangu.core.ops import Ops
+    from vllm_eagle_pangu.step.extend import Extension
+
+
+@dataclass(frozen=True)
+class HeadTreeMetadata(TreeOnlyMetadata):
+    """Of a pass in which every row belongs to a tree.
+
+    `slot_mapping: [n]`, or None: vllm-ascend's layers find page slots in their metadata.
+    """
+
+    slot_mapping: torch.Tensor | None
+
+
+class AscendPass(Pass):
+    """Runs any head over n rows inside vllm-ascend's forward context."""
+
+    def __call__(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        hidden: torch.Tensor,
+        metadata: "AscendMetadata | TreeOnlyMetadata",
+        slots: torch.Tensor | None,
+    ) -> States:
+        """See `Pass`."""
+        slots = None if slots is None else slots.int()
+        if isinstance(metadata, TreeOnlyMetadata):
+            metadata = HeadTreeMetadata(metadata.tree, slots)
+        else:
+            metadata.slot_mapping = slots
+        with set_ascend_forward_context(
+            dict.fromkeys(self.layer_names, metadata),
+            self.vllm_config,
+            num_tokens=tokens.shape[0],
+            num_actual_tokens=tokens.shape[0],
+            is_draft_model=True,
+        ):
+            return self.model(
+                input_ids=tokens.int(),
+                positions=positions,
+                hidden_states=hidden,
+                inputs_embeds=None,
+            )
+
+
+class AscendDraftHead(DraftHead):
+    """`step.head.Head`, loaded by vllm-ascend's proposer."""
+
+    def __init__(self, proposer: "EagleProposer", ops: "Ops") -> None:
+        super().__init__(proposer, ops)
+        self.run = AscendPass(self.model, proposer.vllm_config, self.run.layer_names)
+
+    def extend_metadata(
+        self, extension: "Extension", common: "AscendCommonAttentionMetadata | None"
+    ) -> "AscendMetadata | TreeOnlyMetadata":
+        """See `DraftHead`; vllm-ascend reads lengths on the host, and the state of the batch.
+
+        The target's state may be that of a batch of first chunks, or of single rows.
+        """
+        if common is not None:
+            common = copy.copy(common)
+            common._seq_lens_cpu = torch.as_tensor(extension.seq_lens).int()
+            common.attn_state = AscendAttentionState.ChunkedPrefill
+        return super().extend_metadata(extension, common)

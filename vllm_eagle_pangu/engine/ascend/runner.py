@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree step inside vllm-ascend's model runner.
+
+`NPUModelRunner` overrides nearly all of vLLM's V1 runner, mostly with other signatures. Those that
+`TreeRunnerMixin` hands on as they come (`_prepare_inputs`, `_build_attention_metadata`) may
+differ; those that it reads are translated here.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+
+from vllm_eagle_pangu.engine.ascend.head_pass import AscendDraftHead
+from vllm_eagle_pangu.engine.ascend.proposer import TreeAscendProposer
+from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+
+if TYPE_CHECKING:
+    from vllm.forward_context import BatchDescriptor
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.sample.metadata import SamplingMetadata
+    from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+    from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
+
+
+class TreeNPUModelRunner(TreeRunnerMixin, NPUModelRunner):
+    """vllm-ascend's runner plus the tree step, on the definitions in torch.
+
+    Triton's implementations are lowered for the NPU in tests/ascend_lowering, and were never run.
+    """
+
+    device_implementation = "reference"
+    head_class = AscendDraftHead
+
+    def _get_drafter(self) -> TreeAscendProposer:
+        return TreeAscendProposer(self.vllm_config, self.device, self)
+
+    def propose_draft_token_ids(  # type: ignore[override]
+        self,
+        valid_sampled_token_ids: torch.Tensor,
+        sampling_metadata: "SamplingMetadata",
+        scheduler_output: "SchedulerOutput",
+        spec_decode_metadata: "SpecDecodeMetadata | None",
+        spec_decode_common_attn_metadata: "AscendCommonAttentionMetadata",
+        positions: torch.Tensor,
+        num_scheduled_tokens: int,
+        hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        sample_hidden_states: torch.Tensor,
+        target_model_batch_desc: "BatchDescriptor",
+    ) -> list[list[int]]:
+        """See `TreeRunnerMixin`: vllm-ascend gives the same in another order, by position."""
+        return super().propose_draft_token_ids(
+            scheduler_output,
+            valid_sampled_token_ids,
+            sampling_metadata,
+            hidden_states,
+            sample_hidden_states,
+            aux_hidden_states,
+            spec_decode_metadata,
+            spec_decode_common_attn_metadata,
+            slot_mappings=None,
+        )
