@@ -3,6 +3,7 @@
 
 import pytest
 
+from vllm_eagle_pangu.bench.figures import COLORS
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.measure.method import (
     PLAIN,
@@ -31,6 +32,7 @@ from vllm_eagle_pangu.measure.turns import turns
 )
 def test_records_and_tables_of_earlier_runs_are_found_by_these_names(method, name, title):
     assert (method.name, method.title) == (name, title)
+    assert name.partition("-")[0] in COLORS, "the bench draws it"
 
 
 def test_a_shape_one_wide_is_a_chain_and_a_tree_without_a_shape_has_the_defaults():

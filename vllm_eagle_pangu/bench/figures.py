@@ -14,7 +14,15 @@ from vllm_eagle_pangu.bench.experiments.base import Result, Row
 from vllm_eagle_pangu.bench.experiments.stages import SUMS
 
 SIZE = (7.0, 3.6)
-COLORS = {"plain": "#7b8794", "chain": "#2f6fb3", "own": "#8a5fb5", "tree": "#0b7a5c"}
+# By the first word of a method's name.
+COLORS = {
+    "plain": "#7b8794",
+    "chain": "#2f6fb3",
+    "scheduled": "#7fb2e5",
+    "own": "#8a5fb5",
+    "tree": "#0b7a5c",
+    "adaptive": "#d98e04",
+}
 
 
 def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:

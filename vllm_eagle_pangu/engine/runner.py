@@ -77,7 +77,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.tree_config = config
         self.reference_mode = config.verify_mode == "reference"
         implementation = "reference" if self.reference_mode else self.device_implementation
-        self.ops = Ops.bind(implementation, "reference" if forced_eager_attention() else None)
+        self.ops = Ops.bind(implementation, self.attention_implementation())
         self.stages = Stages()
         # By request, the tree that was drafted for it and that no step has verified yet.
         self.trees: dict[str, PendingTree] = {}
@@ -89,6 +89,10 @@ class TreeRunnerMixin(GPUModelRunner):
             self.stages.observers += (self.tracer,)
 
     # ---- start-up ----
+
+    def attention_implementation(self) -> str | None:
+        """Of tree attention, where it is another one than that of the other ops."""
+        return "reference" if forced_eager_attention() else None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         self.ops.prepare(self.dtype)

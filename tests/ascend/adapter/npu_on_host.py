@@ -49,6 +49,8 @@ def _operators_on_host() -> None:
     import torch
     import vllm.utils.torch_utils as vllm_torch
 
+    from ..operators import stand_ins
+
     register = vllm_torch.direct_register_custom_op
 
     def on_cpu(*args: Any, dispatch_key: str | None = None, **kwargs: Any) -> None:
@@ -56,13 +58,11 @@ def _operators_on_host() -> None:
         register(*args, dispatch_key="CPU", **kwargs)
 
     vllm_torch.direct_register_custom_op = on_cpu
-    for function in (
-        *(rms_norm, add_rms_norm, swiglu, format_cast),
-        *(fused_infer_attention_score, top_k_top_p),
-    ):
+    # Attention and the cache write are those of the operators' own tests.
+    stand_ins.register()
+    for function in (rms_norm, add_rms_norm, swiglu, format_cast, top_k_top_p):
         torch.library.impl(f"npu::npu_{function.__name__}", "CPU")(function)
-    for function in (reshape_and_cache, rotary_embedding):
-        torch.library.impl(f"atb::_npu_{function.__name__}", "CPU")(function)
+    torch.library.impl("atb::_npu_rotary_embedding", "CPU")(rotary_embedding)
 
 
 def rms_norm(input, gamma, epsilon=1e-6):
@@ -96,19 +96,6 @@ def top_k_top_p(logits, p=None, k=None):
     return logits.masked_fill(logits < lowest, float("-inf"))
 
 
-def reshape_and_cache(key, value, key_cache, value_cache, slot_indices):
-    """`[N, Hk, K]` to slots of `[blocks, block_size, Hk, K]`; -1 is skipped."""
-    import torch
-
-    assert slot_indices.dtype == torch.int32, slot_indices.dtype
-    assert key.shape[0] == slot_indices.shape[0], (key.shape, slot_indices.shape)
-    written = slot_indices >= 0
-    slots = slot_indices[written].long()
-    assert slots.unique().numel() == slots.numel(), "a slot is written twice"
-    key_cache.flatten(0, 1)[slots] = key[written]
-    value_cache.flatten(0, 1)[slots] = value[written]
-
-
 def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox_style):
     import torch
 
@@ -118,51 +105,6 @@ def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox_st
         heads = tensor.view(tensor.shape[0], -1, head_size)
         first, second = heads.chunk(2, -1)
         heads.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), -1))
-
-
-def fused_infer_attention_score(
-    query,
-    key,
-    value,
-    *,
-    atten_mask=None,
-    actual_seq_lengths=None,
-    actual_seq_lengths_kv=None,
-    block_table=None,
-    num_heads=1,
-    scale=1.0,
-    input_layout="BSH",
-    num_key_value_heads=0,
-    sparse_mode=0,
-    block_size=0,
-    **others,
-):
-    """TND, causal at the bottom right (sparse_mode 3), keys `[blocks, block_size, Hk * K]`."""
-    import torch
-
-    assert input_layout == "TND" and sparse_mode == 3 and atten_mask is not None, others
-    output = torch.empty_like(query)
-    first = 0
-    for request, end in enumerate(actual_seq_lengths):
-        length = actual_seq_lengths_kv[request]
-        if block_table is None:
-            start = actual_seq_lengths_kv[request - 1] if request else 0
-            keys, values = key[start:length], value[start:length]
-            length -= start
-        else:
-            blocks = block_table[request, : -(-length // block_size)].long()
-            shape = (-1, num_key_value_heads, query.shape[-1])
-            keys, values = (x[blocks].reshape(shape)[:length] for x in (key, value))
-        rows = end - first
-        hidden = torch.ones(rows, length, dtype=torch.bool).triu(1 + length - rows)
-        keys, values = (
-            x.repeat_interleave(num_heads // num_key_value_heads, 1) for x in (keys, values)
-        )
-        scores = torch.einsum("nhk,mhk->hnm", query[first:end], keys) * scale
-        probabilities = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-        output[first:end] = torch.einsum("hnm,mhk->nhk", probabilities, values)
-        first = end
-    return output, output.new_empty(1)
 
 
 def before_engine(monkeypatch: Any) -> None:
@@ -186,6 +128,16 @@ def before_engine(monkeypatch: Any) -> None:
     monkeypatch.setattr(NPUPlatform, "is_pin_memory_available", classmethod(lambda cls: False))
     is_pin_memory_available.cache_clear()
     monkeypatch.setattr(worker.NPUWorker, "_init_device", init_device)
+    # It imports the worker, which imports it.
+    from vllm_ascend.device import device_op
+
+    write = device_op.DeviceOperator.reshape_and_cache
+
+    def write_contiguous(key: Any, value: Any, **pages: Any) -> None:
+        """vllm-ascend gives views of QKV's rows, which `stand_ins` refuses."""
+        write(key=key.contiguous(), value=value.contiguous(), **pages)
+
+    monkeypatch.setattr(device_op.DeviceOperator, "reshape_and_cache", write_contiguous)
     monkeypatch.setattr(worker.NPUWorker, "_warm_up_atb", lambda self: None)
     monkeypatch.setattr(worker, "_register_atb_extensions", lambda: None)
     monkeypatch.setattr(block_table.BlockTable, "compute_slot_mapping", compute_slot_mapping)

@@ -94,3 +94,13 @@ def test_pages_hold_what_plain_decoding_writes(npu_engine, trees):
     for name, parts in expected.items():
         for part, ours in zip(parts, held[name], strict=True):
             torch.testing.assert_close(ours[: len(tokens) - 1], part[: len(tokens) - 1])
+
+
+def test_a_window_of_the_drafter_is_refused_at_start_up_but_where_torch_attends(
+    npu_engine, trees, plain, monkeypatch
+):
+    with pytest.raises(ValueError, match="eagle_pangu: drafter_window=64: "):
+        npu_engine(trees(8, drafter_window=64)).__enter__()
+    monkeypatch.setenv("PANGU_DISABLE_NPU_FUSED", "1")
+    with npu_engine(trees(8, drafter_window=64)) as llm:
+        assert decoded(llm) == plain

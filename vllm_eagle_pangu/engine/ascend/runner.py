@@ -6,14 +6,17 @@
 differ; those that it reads are translated here.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.engine.ascend.head_pass import AscendDraftHead
 from vllm_eagle_pangu.engine.ascend.proposer import TreeAscendProposer
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+from vllm_eagle_pangu.env import DISABLE_NPU_FUSED, npu_attention
+from vllm_eagle_pangu.kernels.tree_attention.npu_limits import AttentionLayer, refuse_beyond_limits
 
 if TYPE_CHECKING:
     from vllm.forward_context import BatchDescriptor
@@ -24,13 +27,41 @@ if TYPE_CHECKING:
 
 
 class TreeNPUModelRunner(TreeRunnerMixin, NPUModelRunner):
-    """vllm-ascend's runner plus the tree step, on the definitions in torch.
+    """vllm-ascend's runner plus the tree step: attention by Ascend's operators, the rest in torch.
 
     Triton's implementations are lowered for the NPU in tests/ascend_lowering, and were never run.
     """
 
     device_implementation = "reference"
     head_class = AscendDraftHead
+
+    def attention_implementation(self) -> str:
+        """See `TreeRunnerMixin`: Ascend's own operators, unless switched off."""
+        return "reference" if self.reference_mode else npu_attention()
+
+    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
+        """Raises ValueError for a layer beyond the limits of Ascend's operators."""
+        super().initialize_kv_cache(*args, **kwargs)
+        if self.ops.attention == "reference":
+            return
+        for name, layer in self._attention_layers().items():
+            window = layer.impl.window or self.tree_config.drafter_window
+            if window is not None and layer.layer_name in self.drafter._draft_attn_layer_names:
+                raise refusal(
+                    "drafter_window",
+                    window,
+                    f"Ascend's operators take no window beside a tree's mask ({name})",
+                    f"leave it out, or set {DISABLE_NPU_FUSED}=1",
+                )
+            pages = layer.impl.pages(layer, layer.kv_cache)
+            sizes = AttentionLayer(
+                layer.num_heads,
+                layer.num_kv_heads,
+                layer.head_size,
+                pages.shape[2],
+                pages.key.dtype,
+            )
+            refuse_beyond_limits(self.ops.attention, sizes, self.max_num_reqs)
 
     def _get_drafter(self) -> TreeAscendProposer:
         return TreeAscendProposer(self.vllm_config, self.device, self)
