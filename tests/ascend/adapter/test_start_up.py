@@ -174,8 +174,9 @@ def test_our_methods_stand_before_vllm_ascends_and_those_before_vllms(on_host):
         assert places == sorted(places), ours
     hooks = {name for name in vars(TreeRunnerMixin) if hasattr(NPUModelRunner, name)}
     bypassed = {name for name in hooks if name in vars(runner.TreeNPUModelRunner)}
-    # Only where vllm-ascend's order of arguments differs does the adapter stand in between.
-    assert bypassed - {"__module__", "__doc__"} == {"propose_draft_token_ids"}
+    # The adapter stands in between where vllm-ascend's order of arguments differs, and to check.
+    checked = "initialize_kv_cache"
+    assert bypassed - {"__module__", "__doc__"} == {"propose_draft_token_ids", checked}
 
 
 @pytest.mark.parametrize("nodes", [8, 15, 16, 60])
