@@ -61,6 +61,8 @@ class AdaptiveShapes:
         # chances of the level drafted below; what their ratio was before the first.
         self._above, self._below = np.full(largest.depth, 1.0), np.full(largest.depth, 0.7)
         self._mass = np.zeros(largest.depth)
+        # Seconds that a row adds to the forward.
+        self._row = 0.0
         # Of the step being planned: its trees, their levels, whether those are all, and what a
         # second of it brings.
         self._drafted, self._levels = 0, largest.depth
@@ -80,6 +82,8 @@ class AdaptiveShapes:
             if batch != self._batch:
                 self._rate = plain
             self._pays = self._expected(batch) > plain
+            few, many = self.forward.at(np.array([batch, batch * (1 + self.largest.nodes)]))
+            self._row = (many - few) / (batch * self.largest.nodes)
         self._batch = batch
         self._whole = self._plans % LOOK_DEEPER == 0
         if self._pays:
@@ -97,11 +101,14 @@ class AdaptiveShapes:
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether the next level brings more than its time is worth elsewhere."""
-        mass = self._mass[level - 1] = float(score.exp().sum())
+        chance = score.exp().numpy()
+        self._mass[level - 1] = chance.sum()
         if self._whole:
             return True
-        gain = mass * self._below[level - 1] / self._above[level - 1]
-        return gain > self._rate * float(self.level.at(score.shape[0])[0])
+        # One child of each node, whose row takes its time in the next forward, too.
+        child = chance * (self._below[level - 1] / self._above[level - 1])
+        worth = (child - self._rate * self._row).clip(min=0.0)
+        return bool(worth.sum() > self._rate * self.level.at(score.shape[0])[0])
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
