@@ -89,8 +89,12 @@ def extend(
     # Requests whose new rows may be attended by a draft, their own or one with their prefix.
     # Whoever is too long for a tree stays so, and nobody's tree reads what is written behind.
     within = [i for i, r in enumerate(view.requests) if limits.reaches(r.committed)]
-    later = _single_tokens(accepted, set(requests_to_draft(accepted, limits)) - set(requests))
-    for unread, taps in postponed.take(view, [*requests, *postponed.oldest(view, later)], group):
+    later = _single_tokens(accepted, set(within) - set(requests))
+    if later:
+        able = set(requests_to_draft(accepted, limits))
+        later = [request for request in later if request in able]
+    due = sorted([*requests, *postponed.oldest(view, later)])
+    for unread, taps in postponed.take(view, due, group):
         head.extend(unread, taps, target.attention)
     now = [request for request in within if request not in later]
     if not within:
