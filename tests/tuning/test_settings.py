@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from vllm_eagle_pangu.demo import pair
+from vllm_eagle_pangu.demo.pair import Pair
 from vllm_eagle_pangu.measure.prompts import pieces, read_texts, spread
 from vllm_eagle_pangu.tuning import command
 from vllm_eagle_pangu.tuning.command import add_arguments, run
 from vllm_eagle_pangu.tuning.engines import environment
-from vllm_eagle_pangu.tuning.prompts import MAX_PROMPTS
+from vllm_eagle_pangu.tuning.prompts import MAX_PROMPTS, encode
 from vllm_eagle_pangu.tuning.settings import Settings
 
 PARTS = ["--model", "T", "--head", "H"]
@@ -41,7 +43,7 @@ def prompts(tmp_path):
         (["--engine-args", "dtype=float32"], "--engine-args='dtype=float32': must be a JSON"),
         (["--engine-args", '{"max_num_seqs": 4}'], "max_num_seqs=4: .*it is the batch size"),
         (["--engine-args", '{"speculative_config": {}}'], "it is what is being tuned"),
-        (["--model", ""], "--model='': is needed; give it, or --demo"),
+        (["--model", ""], "--model='': is needed; give it, or --pair demo or"),
     ],
 )
 def test_bad_arguments_are_named_with_their_mend(prompts, words, message):
@@ -71,14 +73,36 @@ def test_command_reports_a_missing_prompt_file_on_stderr_and_returns_2(tmp_path,
     assert f"--prompts='{missing}': cannot be read" in capsys.readouterr().err
 
 
-def test_demo_fills_in_the_pair_and_leaves_what_was_given(prompts):
+def test_a_pair_fills_in_what_is_missing_and_leaves_what_was_given(prompts):
     settings = Settings.from_arguments(
-        arguments("--demo", "--prompts", prompts, "--engine-args", '{"dtype": "float32"}')
+        arguments("--pair", "demo", "--prompts", prompts, "--engine-args", '{"dtype": "float32"}')
     )
     assert settings.model.endswith("target") and settings.head.endswith("draft")
     assert settings.prompts == prompts
     assert settings.engine_args["dtype"] == "float32"
     assert "kv_cache_memory_bytes" in settings.engine_args
+
+
+def test_a_pair_is_asked_as_its_users_ask_it(prompts, monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    there = Pair(tmp_path, tmp_path, tmp_path / "config.json", chat=True)
+    monkeypatch.setattr(pair, "find", {"smollm2": there}.__getitem__)
+    assert Settings.from_arguments(arguments("--pair", "smollm2")).chat
+    own = arguments("--pair", "smollm2", "--prompts", prompts)
+    assert not Settings.from_arguments(own).chat, "they may hold the template already"
+    assert Settings.from_arguments(arguments(*PARTS, "--prompts", prompts, "--chat")).chat
+
+
+def test_a_pair_that_is_not_there_is_named(prompts):
+    with pytest.raises(ValueError, match=r"no such pair: .*none/target.* Say demo or smollm2"):
+        Settings.from_arguments(arguments("--pair", "none"))
+
+
+def test_a_chat_needs_a_template(prompts):
+    demo = pair.find()
+    settings = Settings(str(demo.target), str(demo.draft), prompts, chat=True)
+    with pytest.raises(ValueError, match=r"--chat=True: .*no chat template; leave it out"):
+        encode(settings, 8)
 
 
 def test_settings_hold_what_was_said_and_cross_to_the_measuring_process(prompts):

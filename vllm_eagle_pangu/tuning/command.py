@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 
+from vllm_eagle_pangu.demo.pair import NAMES
 from vllm_eagle_pangu.measure.prompts import read_texts
 from vllm_eagle_pangu.tuning.engines import environment
 from vllm_eagle_pangu.tuning.settings import BATCH_SIZES, TOKENS, Settings
@@ -17,7 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="TARGET", help="folder or hub name of the target")
     add("--head", metavar="HEAD", help="folder or hub name of its EAGLE-3 head")
     add("--prompts", metavar="FILE", help='JSON lines {"prompt": "..."}, as served')
-    add("--demo", action="store_true", help="the demo pair and its prompts")
+    template = "put the target's chat template around each prompt"
+    add("--chat", action="store_true", help=template)
+    come_along = "a pair that comes along, with its prompts: " + " or ".join(NAMES)
+    add("--pair", metavar="NAME", help=come_along)
     sizes = ",".join(map(str, BATCH_SIZES))
     asked = "requests that run at a time (%(default)s)"
     add("--batch-sizes", default=sizes, metavar="B,B,...", help=asked)

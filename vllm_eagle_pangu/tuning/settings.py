@@ -27,6 +27,7 @@ OWN_ARGS = {
 class Settings:
     """One run of the tuner.
 
+    `chat`: the prompts are what users say, and the target's chat template goes around them.
     `engine_args`: further arguments of `vllm.LLM`; those of the server that is being tuned for.
 
     Raises ValueError for a value of the wrong type or range.
@@ -38,6 +39,7 @@ class Settings:
     batch_sizes: tuple[int, ...] = BATCH_SIZES
     tokens: int = TOKENS
     temperature: float = 0.0
+    chat: bool = False
     out: str = "tuned.json"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     sweep: bool = False
@@ -59,26 +61,31 @@ class Settings:
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> "Settings":
-        """Of the command line; `--demo` fills in the demo pair.
+        """Of the command line; `--pair` fills in what comes along.
 
         Raises ValueError as the class does, and for a part that is missing.
         """
         values = {one.name: getattr(arguments, one.name) for one in fields(cls)}
         values["batch_sizes"] = _sizes(arguments.batch_sizes)
         values["engine_args"] = _json_object(arguments.engine_args)
-        if arguments.demo:
-            found = pair.find()
+        if arguments.pair:
+            try:
+                found = pair.find(arguments.pair)
+            except FileNotFoundError as error:
+                raise ValueError(str(error)) from error
+            if not values["prompts"]:
+                values["chat"] = found.chat
             parts = {"model": found.target, "head": found.draft, "prompts": found.prompts}
             values |= {key: str(path) for key, path in parts.items() if not values[key]}
-            values["engine_args"] = _DEMO_ARGS | values["engine_args"]
-        mend = "give it, or --demo for the demo pair"
+            values["engine_args"] = _PAIR_ARGS | values["engine_args"]
+        mend = f"give it, or --pair {' or '.join(pair.NAMES)}"
         for key in ("model", "head", "prompts"):
             _require(values[key], f"--{key}", values[key], "is needed", mend)
         return cls(**values)
 
 
-# As `make demo` serves the pair; 256 MiB hold 16 of its longest prompts.
-_DEMO_ARGS = {"dtype": "bfloat16", "kv_cache_memory_bytes": 2**28}
+# As `make demo` serves its pair; 256 MiB hold 16 of the longest prompts of both.
+_PAIR_ARGS = {"dtype": "bfloat16", "kv_cache_memory_bytes": 2**28}
 
 
 def _sizes(text: str) -> tuple[int, ...]:
