@@ -12,6 +12,7 @@ from vllm_eagle_pangu.checked import CHECKED, Count, checked, refusal, unknown_k
 from vllm_eagle_pangu.core.shape import TreeShape
 
 if TYPE_CHECKING:
+    from vllm_eagle_pangu.core.ops import Ops
     from vllm_eagle_pangu.core.policy import TreePolicy
     from vllm_eagle_pangu.tracing.config import TraceConfig
 
@@ -85,13 +86,14 @@ class TreeConfig:
         depth = min(self.tree_depth, self.num_speculative_tokens)
         return TreeShape(self.tree_width, depth, self.num_speculative_tokens)
 
-    def policy(self) -> "TreePolicy":
-        """The object that chooses each tree's shape."""
+    def policy(self, ops: "Ops") -> "TreePolicy":
+        """The object that chooses each tree's shape; `ops`: the engine's."""
         from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
         from vllm_eagle_pangu.core.policy import FixedShape
 
-        policy = AdaptiveShapes if self.tree_policy == "adaptive" else FixedShape
-        return policy(self.shape())
+        if self.tree_policy == "adaptive":
+            return AdaptiveShapes(self.shape(), ops)
+        return FixedShape(self.shape())
 
     def trace(self) -> "TraceConfig | None":
         """Where and how much to trace, None without traces; EAGLE_PANGU_TRACE_DIR wins."""

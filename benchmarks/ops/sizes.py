@@ -16,6 +16,7 @@ from vllm_eagle_pangu.kernels import (
     tree_attention,
     tree_build,
     tree_expand,
+    tree_prune,
 )
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
@@ -23,6 +24,7 @@ from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 from vllm_eagle_pangu.kernels.tree_attention import cases as attention_cases
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
 from vllm_eagle_pangu.kernels.tree_expand import cases as expand_cases
+from vllm_eagle_pangu.kernels.tree_prune import cases as prune_cases
 
 # (B, W, D, M)
 TREES = ((1, 4, 5, 16), (1, 8, 6, 64), (16, 4, 5, 16), (16, 8, 6, 64), (64, 4, 5, 16))
@@ -49,6 +51,10 @@ def measurements(device: str) -> Iterator[Measurement]:
         yield _plain("tree_build", size, tree_build, build_cases.make_inputs(build, 0, device))
         case = accept_cases.AcceptCase(size, nodes + 1, depth, batch)
         yield _plain("tree_accept", size, tree_accept, accept_cases.make_inputs(case, 0, device))
+        prune = prune_cases.make_inputs(
+            prune_cases.PruneCase(size, nodes + 1, depth, batch), 0, device
+        )
+        yield _plain("tree_prune", size, tree_prune, prune)
         rows = draft_cases.DraftBatchCase(size, depth, (nodes + 1,) * batch, (0,) * batch)
         draft = draft_cases.make_inputs(rows, device=device)
         yield _plain("draft_batch", size, draft_batch, {**draft, "rows": batch * (depth + 1)})

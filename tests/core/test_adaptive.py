@@ -7,15 +7,24 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.acceptance import Acceptance
-from vllm_eagle_pangu.core.adaptive import AdaptiveShapes, best_count
+from vllm_eagle_pangu.core.adaptive import MEMORY, AdaptiveShapes
 from vllm_eagle_pangu.core.durations import REMEMBERED, Durations
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+from vllm_eagle_pangu.kernels.tree_prune import Belief, tally_paths, tree_prune
 
 SHAPE = TreeShape(2, 3, 5)
+OPS = Ops.bind("reference")
+
+
+def chances(tree: TreeBatch, belief: Belief | None = None) -> np.ndarray:
+    """By node, of its whole path."""
+    belief = belief or Belief.empty(tree.max_depth)
+    free = torch.zeros(tree.batch_size * tree.rows, dtype=torch.float64)
+    return tree_prune(tree, belief, free)[1].numpy()
 
 
 def random_trees(seed: int, batch: int = 2, rows: int = 6, depth: int = 3) -> TreeBatch:
@@ -49,7 +58,7 @@ def closed_sets(tree: TreeBatch, request: int) -> list[tuple[int, ...]]:
 def test_the_likeliest_nodes_are_the_best_of_all_sets(seed):
     """Against every pair of closed sets of two trees, for step times of any form."""
     tree = random_trees(seed)
-    chance = Acceptance(3).of_paths(tree)
+    chance = chances(tree)
     nodes = np.cumsum(np.random.default_rng(seed).exponential(1.0, 2 * tree.rows - 1))
     seconds = 3 + nodes
     best = max(
@@ -57,29 +66,33 @@ def test_the_likeliest_nodes_are_the_best_of_all_sets(seed):
         for a in closed_sets(tree, 0)
         for b in closed_sets(tree, 1)
     )
-    every = -np.sort(-chance[:, 1:].ravel())
-    count = best_count(every, 2, seconds[: len(every) + 1])
-    assert (2 + every[:count].sum()) / seconds[count] == pytest.approx(best)
+    # Where a second is worth what the best of all brings in one, that one is found.
+    cost = torch.from_numpy(best * seconds)
+    kept, _ = tree_prune(tree, Belief.empty(3), cost)
+    count = int(kept.valid.sum()) - 2
+    brought = 2 + chances(TreeBatch.of(kept, 3))[:, 1:].sum()
+    assert brought / seconds[count] == pytest.approx(best)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
-    policy = AdaptiveShapes(SHAPE)
-    policy.forward.add(1, 0.01)
-    policy.forward.add(16, 0.02)
+    policy = AdaptiveShapes(SHAPE, OPS)
+    policy.costs.forward.add(1, 0.01)
+    policy.costs.forward.add(16, 0.02)
     tree = random_trees(seed, batch=3)
     policy.plan([None] * 3)
     (kept,) = policy.keep([tree], 3)
     kept.check()
-    chance = policy.acceptance.of_paths(tree)
-    every = -np.sort(-chance[:, 1:].ravel())
-    count = best_count(every, 3, policy.forward.at(3 + np.arange(len(every) + 1)))
+    every = -np.sort(-chances(tree)[:, 1:].ravel())
+    seconds = policy.costs.forward.at(3 + np.arange(len(every) + 1))
+    brought = np.concatenate(([0.0], every.cumsum()))
+    count = int((brought - 3 / seconds[0] * seconds).argmax())
     assert 0 < int(kept.node_count.sum()) == count
     for request in range(3):
         had = {tuple(path(tree, request, row)) for row in range(1, tree.rows)}
         here = range(1, 1 + int(kept.node_count[request]))
         assert {tuple(path(kept, request, row)) for row in here} <= had
-        falling = policy.acceptance.of_paths(kept)[request, 1 : 1 + len(here)]
+        falling = chances(kept)[request, 1 : 1 + len(here)]
         assert (np.diff(falling) <= 0).all()
         assert (falling >= every[count - 1] - 1e-12).all()
 
@@ -94,20 +107,20 @@ def path(tree: TreeBatch, request: int, row: int) -> list[int]:
 
 def test_a_head_that_says_too_much_is_believed_less():
     """It says 0.9 and is right every third time."""
-    acceptance = Acceptance(2)
+    belief = Belief.empty(2)
     score = torch.tensor([[0.0, 0.9, 0.81]]).log()
     score[0, 0] = 0
     tree = TreeBatch.from_parents(
         torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 1]]), 2, score=score
     )
-    before = acceptance.of_paths(tree)
+    before = chances(tree, belief)
     assert before[0] == pytest.approx([1, 0.9, 0.81], abs=1e-4)
     for turn in range(300):
         first = 1 if turn % 3 == 0 else 40
         draws = torch.tensor([[first, 41, 42]])
         paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 2)
-        acceptance.observe(tree, paths)
-    after = acceptance.of_paths(tree)[0]
+        tally_paths(tree, paths.rows, paths.length, belief, MEMORY)
+    after = chances(tree, belief)[0]
     assert after[1] == pytest.approx(1 / 3, abs=0.05)
     # The second level was tried a hundred times, and never accepted.
     assert after[2] < 0.1 * after[1]
@@ -129,11 +142,14 @@ def test_durations_are_medians_that_follow_a_machine_that_slows_down():
 CHAIN = TreeShape(1, 3, 3)
 
 
-def chain(shape: TreeShape) -> TreeBatch:
-    """One path, each of whose nodes the head gives 0.9."""
-    parent = torch.arange(-1, shape.depth).clamp(min=0)[None]
-    score = (torch.arange(shape.depth + 1) * np.log(0.9))[None].float()
-    return TreeBatch.from_parents(parent + 1, parent, shape.depth, score=score)
+def chain(policy: AdaptiveShapes) -> TreeBatch:
+    """One path, each of whose nodes the head gives 0.9, as deep as the policy wants it."""
+    depth = 1
+    while depth < CHAIN.depth and policy.deepen(depth, torch.tensor([[depth * np.log(0.9)]])):
+        depth += 1
+    parent = torch.arange(-1, depth).clamp(min=0)[None]
+    score = (torch.arange(depth + 1) * np.log(0.9))[None].float()
+    return TreeBatch.from_parents(parent + 1, parent, depth, score=score)
 
 
 def test_a_size_beyond_all_others_has_its_time_too():
@@ -152,9 +168,9 @@ def test_one_slow_run_of_a_size_is_not_believed_where_a_larger_one_was_faster():
 @pytest.mark.parametrize(("row", "chance", "drafts"), [(0.0005, 0.9, True), (0.01, 0.3, False)])
 def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, chance, drafts):
     """`row`: seconds that a row adds to a forward of 0.02; `chance`: of a node to be accepted."""
-    policy, random = AdaptiveShapes(CHAIN), np.random.default_rng(0)
+    policy, random = AdaptiveShapes(CHAIN, OPS), np.random.default_rng(0)
     for rows in (1, 2, 4):
-        policy.forward.add(rows, 0.02 + row * rows)
+        policy.costs.forward.add(rows, 0.02 + row * rows)
     planned = []
     for _ in range(400):
         (shape,) = policy.plan([None])
@@ -162,7 +178,7 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
         tree = paths = None
         rows, seconds = 1, {}
         if shape is not None:
-            (tree,) = policy.keep([chain(shape)], 1)
+            (tree,) = policy.keep([chain(policy)], 1)
             agrees = torch.from_numpy(random.random((1, tree.rows)) < chance)
             draws = tree.tokens.roll(-1, dims=1).where(agrees, 0)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
@@ -178,9 +194,9 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
 
 
 def test_where_no_tree_pays_one_request_alone_is_looked_at_again():
-    policy = AdaptiveShapes(CHAIN)
+    policy = AdaptiveShapes(CHAIN, OPS)
     for rows in (1, 2, 4, 8):
-        policy.forward.add(rows, 0.02 * rows)
+        policy.costs.forward.add(rows, 0.02 * rows)
     looked = []
     for _ in range(300):
         plan = policy.plan([None] * 4)
@@ -189,7 +205,7 @@ def test_where_no_tree_pays_one_request_alone_is_looked_at_again():
         tree = paths = None
         seconds = {"verify": 0.08}
         if drafted:
-            (tree,) = policy.keep([chain(drafted[0])], 4)
+            (tree,) = policy.keep([chain(policy)], 4)
             draws = torch.zeros_like(tree.tokens)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, CHAIN.depth)
             seconds |= {"extend": 0.001, "grow": 0.001}

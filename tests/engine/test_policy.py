@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.step.accept import Accepted
@@ -140,20 +141,29 @@ def test_what_was_put_off_is_read_before_the_next_tree(
             torch.testing.assert_close(scores, as_read)
 
 
-class Costs:
-    """In place of what was measured: a forward of 1 and what each row adds; the rest is free."""
+class Line:
+    """In place of what was measured: `first`, and what each row adds."""
 
-    def __init__(self, row: float) -> None:
-        self.row = row
-
-    def __bool__(self):
-        return True
+    def __init__(self, first: float, row: float) -> None:
+        self.first, self.row = first, row
 
     def add(self, size, seconds):
         pass
 
     def at(self, sizes):
-        return 1 + self.row * np.atleast_1d(sizes)
+        return self.first + self.row * np.atleast_1d(sizes)
+
+
+class Costs(StepCosts):
+    """A forward takes 1 and what each row adds; the rest is free."""
+
+    def __init__(self, row: float) -> None:
+        super().__init__()
+        self.forward = Line(1.0, row)
+        self.rest = self.level = self.trees = Line(0.0, 0.0)
+
+    def saw(self, report, trees):
+        return float(self.forward.at(report.rows)[0])
 
 
 def test_trees_follow_what_rows_cost_and_no_token_changes(
@@ -164,8 +174,7 @@ def test_trees_follow_what_rows_cost_and_no_token_changes(
     with engine(tiny_pangu, spec, **SMALL) as trees:
         policy = trees.runner.step.policy
         for row in (0.0, 0.1, 100.0):
-            policy.forward = Costs(row)
-            policy.rest = policy.level = policy.reading = Costs(0.0)
+            policy.costs = Costs(row)
             counted = Counter()
             trees.runner.stages.observers = (counted,)
             assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected

@@ -4,6 +4,7 @@
 import pytest
 
 from vllm_eagle_pangu.config import TreeConfig, refusal
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.env import forced_eager_attention, npu_attention
 from vllm_eagle_pangu.kernels import tree_attention
@@ -59,7 +60,7 @@ def test_a_chain_is_one_wide_and_as_deep_as_long(keys, length):
 def test_the_policy_gives_the_configured_shape_to_every_request():
     tree, _ = split(num_speculative_tokens=10, tree_depth=3, tree_width=2)
     requests = [RequestView(name, 5, 6, 20, False, True) for name in "ab"]
-    for shape in tree.policy().plan(requests):
+    for shape in tree.policy(Ops.bind("reference")).plan(requests):
         assert (shape.width, shape.depth, shape.nodes) == (2, 3, 10)
 
 

@@ -2,8 +2,11 @@
 """The fastest step for the whole batch: how deep to draft, and which nodes are worth verifying.
 
 A node is worth the chance that its path is accepted. Along a path that never rises, so the best N
-nodes of all trees together are the N likeliest ones, and with every node go its ancestors. Source:
-Yggdrasil's latency-aware objective, here for a batch of requests.
+nodes of all trees together are the N likeliest ones, and with every node go its ancestors. A second
+is worth the tokens that steps brought in one of late: taking whatever brings more than its time is
+worth gives the most tokens per second in the long run (Dinkelbach), more nodes in a step that
+promises much than in one that does not. Source: Yggdrasil's latency-aware objective, here for a
+batch of requests, and over steps.
 """
 
 from collections.abc import Sequence
@@ -11,63 +14,61 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.core.acceptance import Acceptance
-from vllm_eagle_pangu.core.durations import Durations
+from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.kernels.tree_prune import Belief
 
 # Nodes by chance, of which what trees would bring is remembered: 32 bins from 1 down to 1/256.
 CHANCES = 2.0 ** -(np.arange(32) / 4)
-# What one request's tree weighs in what is remembered.
+# Bins of what the nodes of a level have of all probability.
+SHARES = 8
+# What one request's tree weighs in what is remembered, and a step in what a second is worth.
 WEIGHT = 0.05
-# Whether trees pay is asked anew after so many steps, and where the batch changed.
-REASSESSED = 8
+OF_LATE = 1 / 64
+# Of what was seen of nodes before, how much each one leaves: some 500 count.
+MEMORY = 0.998
+# So often trees are remembered, and it is asked anew whether they pay, as where the batch changed;
+# nobody says that they do not before so many were remembered.
+REMEMBERED, REASSESSED, ENOUGH = 4, 8, 8
 # Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
 LOOK_DEEPER = 32
 LOOK_AGAIN = (16, 256)
 
 
-def best_count(chances: np.ndarray, batch: int, seconds: np.ndarray) -> int:
-    """How many of the likeliest nodes to verify.
-
-    `chances: [n]`, falling; `seconds: [n+1]`: of a step that verifies so many nodes. The largest of
-    (tokens emitted) / (seconds), where each of `batch` requests emits one token beside its nodes.
-    """
-    emitted = batch + np.concatenate(([0.0], chances.cumsum()))
-    return int(np.argmax(emitted / seconds))
-
-
 class AdaptiveShapes:
     """A `TreePolicy`: up to `largest`, as deep and as many nodes as pay, or no tree.
 
-    `forward`: seconds by rows of the target's forward with its logits and draws, which whoever owns
-    the engine may fill before the first step. For stages that are measured where they run: on the
-    host.
+    `costs.forward` may be filled before the first step. For engines on the host: it reads what was
+    drafted while it is being drafted.
     """
 
-    def __init__(self, largest: TreeShape) -> None:
+    def __init__(self, largest: TreeShape, ops: Ops, costs: StepCosts | None = None) -> None:
         self.largest = largest
-        self.acceptance = Acceptance(largest.depth)
-        self.forward = Durations()
-        # By requests: of drafting a level, of reading before it what they emitted; and of the rest
-        # of a step by its batch.
-        self.level, self.reading, self.rest = Durations(), Durations(), Durations()
-        # Of a request: nodes by chance, `[bins]`, and levels of late; None before the first trees.
-        self.nodes: np.ndarray | None = None
-        self.depth = float(largest.depth)
-        # `[D]`: below level d + 1, the sum of its nodes' chances as the head has them, and of the
-        # chances of the level drafted below; what their ratio was before the first.
-        self._above, self._below = np.full(largest.depth, 1.0), np.full(largest.depth, 0.7)
-        self._mass = np.zeros(largest.depth)
-        # Seconds that a row adds to the forward.
-        self._row = 0.0
-        # Of the step being planned: its trees, their levels, whether those are all, and what a
-        # second of it brings.
-        self._drafted, self._levels = 0, largest.depth
-        self._whole = True
-        self._rate = 0.0
+        self.ops = ops
+        self.costs = StepCosts() if costs is None else costs
+        self.belief = Belief.empty(largest.depth)
+        # Of a request: nodes by chance, `[bins]`, and levels of late, from so many trees.
+        self.nodes, self.depth = np.zeros(len(CHANCES)), 0.0
+        self._known = 0
+        # `[D, SHARES]`: trees that were drafted below level d + 1, the chances of their new nodes,
+        # and what these were worth beside their rows, by the sum of the probabilities that the head
+        # gave the nodes to expand.
+        prior = np.tile((np.arange(SHARES) + 0.5) / SHARES, (largest.depth, 1))
+        self._asked, self._share, self._worth = np.ones_like(prior), 0.8 * prior, 0.8 * prior
+        # `[T]` by level: those sums of the trees being drafted.
+        self._sums: list[np.ndarray] = []
+        # Tokens that steps with trees for all emitted of late, and that plain decoding had emitted.
+        self._emitted = self._plainly = 0.0
+        # Tokens per second of plain decoding. In tokens, what is worth the time of: a row, a level,
+        # and a forward by its nodes.
+        self._plain = self._row = self._level = 0.0
+        self._nodes_cost = torch.zeros(1, dtype=torch.float64)
+        # Of the step being planned: its trees, and whether they have all levels.
+        self._drafted, self._whole = 0, True
         self._batch = 0
         self._pays = True
         self._plans = self._since_trees = 0
@@ -77,14 +78,8 @@ class AdaptiveShapes:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
         batch = len(requests)
         self._plans += 1
-        if self.nodes is not None and (batch != self._batch or self._plans % REASSESSED == 0):
-            plain = batch / float(self._seconds(batch, 0, 0, np.zeros(1))[0])
-            if batch != self._batch:
-                self._rate = plain
-            self._pays = self._expected(batch) > plain
-            few, many = self.forward.at(np.array([batch, batch * (1 + self.largest.nodes)]))
-            self._row = (many - few) / (batch * self.largest.nodes)
-        self._batch = batch
+        if batch != self._batch or self._plans % REASSESSED == 0:
+            self._reassess(batch)
         self._whole = self._plans % LOOK_DEEPER == 0
         if self._pays:
             self._since_trees, self._patience = 0, LOOK_AGAIN[0]
@@ -100,87 +95,94 @@ class AdaptiveShapes:
         return shapes
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
-        """See `TreePolicy`: whether the next level brings more than its time is worth elsewhere."""
-        chance = score.exp().numpy()
-        self._mass[level - 1] = chance.sum()
+        """See `TreePolicy`: whether further levels bring more than their time is worth."""
+        self.costs.drew(level, self._drafted)
+        if level == 1:
+            self._sums.clear()
+        share = np.exp(score.numpy()).sum(axis=1)
+        self._sums.append(share)
         if self._whole:
             return True
-        # One child of each node, whose row takes its time in the next forward, too.
-        child = chance * (self._below[level - 1] / self._above[level - 1])
-        worth = (child - self._rate * self._row).clip(min=0.0)
-        return bool(worth.sum() > self._rate * self.level.at(score.shape[0])[0])
+        gain = 0.0
+        for below in range(level - 1, self.largest.depth - 1):
+            at = below, share_bins(share)
+            gain += float((self._worth[at] / self._asked[at]).sum()) - self._level
+            if gain > 0:
+                return True
+            share = self._share[at] / self._asked[at]
+        return False
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
         if not trees:
             return trees
-        chances = [self.acceptance.of_paths(tree) for tree in trees]
-        for tree, chance in zip(trees, chances, strict=True):
-            self._remember(tree, chance)
-        every = np.concatenate([chance[:, 1:].ravel() for chance in chances])
-        every = -np.sort(-every[every > 0])
-        depth = trees[0].max_depth
-        seconds = self._seconds(batch, self._drafted, depth, np.arange(len(every) + 1))
-        count = best_count(every, batch, seconds)
-        self._rate = (batch + every[:count].sum()) / seconds[count]
-        if count == len(every):
-            return trees
-        least = every[count - 1] if count else np.inf
-        return [_likeliest(t, chance, least) for t, chance in zip(trees, chances, strict=True)]
+        # All of one shape, as planned.
+        (tree,) = trees
+        kept, chance = self.ops.tree_prune(tree, self.belief, self._nodes_cost)
+        if not self._pays or self._plans % REMEMBERED == 0:
+            self._remember(tree, chance.numpy())
+        if 1 < tree.max_depth == self.largest.depth:
+            # Nobody asked for a level below the last.
+            self.costs.drew_last(self._drafted)
+        return [TreeBatch.of(kept, tree.max_depth)]
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
-        if report.tree is not None and report.paths is not None:
-            self.acceptance.observe(report.tree, report.paths)
-        seconds = dict(report.seconds)
-        forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
-        self.forward.add(report.rows, forward)
-        # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
-        seconds["between"] = min(seconds.get("between", 0.0), forward)
-        if self._drafted and "grow" in seconds:
-            self.level.add(self._drafted, seconds.pop("grow") / self._levels)
-            reading = seconds.pop("extend")
-            # One request alone also reads what it had put off.
-            if self._drafted == report.batch:
-                self.reading.add(report.batch, reading)
-        self.rest.add(report.batch, sum(seconds.values()))
+        # After steps without trees the head reads more than the last step's tokens.
+        seconds = self.costs.saw(report, trees=self._pays and self._drafted == report.batch)
+        tree, paths = report.tree, report.paths
+        if tree is not None and paths is not None:
+            self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
+            # Steps that had a tree for all are compared with plain decoding.
+            if tree.batch_size == self._batch == report.batch:
+                tokens = tree.batch_size + int(paths.length.sum())
+                self._emitted += OF_LATE * (tokens - self._emitted)
+                self._plainly += OF_LATE * (self._plain * seconds - self._plainly)
+
+    def _reassess(self, batch: int) -> None:
+        """What a second is worth, and whether trees pay."""
+        plain = self.costs.of_step(batch, 0, np.zeros(1))[0]
+        self._plain = batch / plain if plain else 0.0
+        gain = self._emitted / self._plainly if self._plainly else 1.0
+        worth = max(gain, 1.0) * self._plain
+        most = batch * self.largest.nodes
+        forward = worth * self.costs.forward.at(batch + np.arange(most + 1))
+        self._nodes_cost = torch.from_numpy(forward)
+        self._row = (forward[-1] - forward[0]) / most
+        self._level = worth * self.costs.level.at(batch)[0]
+        if self._known >= ENOUGH:
+            self._pays = self._expected(batch) > self._plain
+        self._batch = batch
 
     def _expected(self, batch: int) -> float:
         """Tokens per second with trees, which are worth what they were lately."""
-        assert self.nodes is not None
         nodes = batch * self.nodes
         emitted = batch + np.concatenate(([0.0], (nodes * CHANCES).cumsum()))
         verified = np.concatenate(([0.0], nodes.cumsum()))
-        return float((emitted / self._seconds(batch, batch, self.depth, verified)).max())
-
-    def _seconds(self, batch: int, drafted: int, depth: float, nodes: np.ndarray) -> np.ndarray:
-        """Of steps that draft so deep for `drafted` requests and verify `nodes` beside roots."""
-        fixed = self.rest.at(batch)[0]
-        if drafted:
-            fixed += depth * self.level.at(drafted)[0] + self.reading.at(drafted)[0]
-        # Nothing is known before the first step.
-        return np.maximum(self.forward.at(batch + nodes) + fixed, 1e-9)
+        return float((emitted / self.costs.of_step(batch, self.depth, verified)).max())
 
     def _remember(self, tree: TreeBatch, chance: np.ndarray) -> None:
         level, valid = tree.depth.numpy(), chance > 0
         valid[:, 0] = False
-        self._levels = tree.max_depth
         bins = np.clip(np.rint(-4 * np.log2(chance[valid])).astype(int), 0, len(CHANCES) - 1)
         found = np.bincount(bins, minlength=len(CHANCES)) / tree.batch_size
-        leaves = (1 - WEIGHT) ** tree.batch_size
-        if self.nodes is None:
-            self.nodes = found
-        else:
-            self.nodes = leaves * self.nodes + (1 - leaves) * found
-            self.depth = leaves * self.depth + (1 - leaves) * tree.max_depth
-        below = np.bincount(level[valid], chance[valid], minlength=tree.max_depth + 1)[2:]
-        deeper = slice(0, len(below))
-        self._above[deeper] = leaves * self._above[deeper] + self._mass[deeper]
-        self._below[deeper] = leaves * self._below[deeper] + below
+        # The mean of all, till there are more than are remembered.
+        self._known += tree.batch_size
+        leaves = min(1 - tree.batch_size / self._known, (1 - WEIGHT) ** tree.batch_size)
+        self.nodes = leaves * self.nodes + (1 - leaves) * found
+        self.depth = leaves * self.depth + (1 - leaves) * tree.max_depth
+        for below in range(1, tree.max_depth):
+            bins = share_bins(self._sums[below - 1])
+            found = np.where(level == below + 1, chance, 0.0)
+            remain = (1 - WEIGHT) ** np.bincount(bins, minlength=SHARES)
+            for means, each in (
+                (self._asked, np.ones(len(bins))),
+                (self._share, found.sum(axis=1)),
+                (self._worth, np.maximum(found - self._row, 0.0).sum(axis=1)),
+            ):
+                means[below - 1] = remain * means[below - 1] + np.bincount(bins, each, SHARES)
 
 
-def _likeliest(tree: TreeBatch, chance: np.ndarray, least: float) -> TreeBatch:
-    """The nodes of a chance of `least` or more, falling; of equal ones parents first."""
-    order = np.argsort(-chance, axis=1, kind="stable")
-    counts = torch.from_numpy((chance[:, 1:] >= least).sum(axis=1))
-    return tree.ordered(torch.from_numpy(order)).cut(counts)
+def share_bins(shares: np.ndarray) -> np.ndarray:
+    """Of numbers from 0 to 1."""
+    return np.minimum((SHARES * shares).astype(int), SHARES - 1)

@@ -25,6 +25,8 @@ class Durations:
     def __init__(self) -> None:
         self._times: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
+        # Sizes, their seconds, and what a further one adds; None where a median changed since.
+        self._lines: tuple[np.ndarray, np.ndarray, float] | None = None
 
     def add(self, size: int, seconds: float) -> None:
         """It took `seconds` for `size`."""
@@ -33,6 +35,7 @@ class Durations:
         times.append(seconds)
         before, now = self._medians.get(bucket), median(times)
         self._medians[bucket] = now
+        self._lines = None
         if before and len(times) == REMEMBERED and not 1 / JUMP < now / before < JUMP:
             for other in self._medians.keys() - {bucket}:
                 self._times[other] = deque(
@@ -52,15 +55,20 @@ class Durations:
     def at(self, sizes: np.ndarray | int) -> np.ndarray:
         """`[n] float64` seconds of `sizes: [n]`; zeros while nothing was seen."""
         wanted = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
-        known = sorted(self._medians.items())
-        if not known:
+        if not self._medians:
             return np.zeros(wanted.shape)
+        if self._lines is None:
+            self._lines = self._drawn()
+        x, y, slope = self._lines
+        found = np.interp(wanted, x, y)
+        if slope:
+            found += np.clip(wanted - x[-1], 0, None) * slope
+        return found
+
+    def _drawn(self) -> tuple[np.ndarray, np.ndarray, float]:
+        known = sorted(self._medians.items())
         x, y = (np.array(values, dtype=np.float64) for values in zip(*known, strict=True))
         # What took less for more takes no longer for less: a size with one slow run, which a policy
         # would avoid from then on and never see again, is believed to be as fast as larger ones.
         y = np.minimum.accumulate(y[::-1])[::-1]
-        found = np.interp(wanted, x, y)
-        if len(x) > 1:
-            slope = (np.diff(y) / np.diff(x)).max()
-            found += np.clip(wanted - x[-1], 0, None) * slope
-        return found
+        return x, y, float((np.diff(y) / np.diff(x)).max(initial=0.0))

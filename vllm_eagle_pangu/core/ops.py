@@ -15,13 +15,22 @@ from vllm_eagle_pangu.kernels import (
     tree_attention,
     tree_build,
     tree_expand,
+    tree_prune,
 )
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
 from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_build import Trees
 from vllm_eagle_pangu.kernels.tree_expand import Frontier
 
-_BY_IMPLEMENTATION = (draft_batch, kv_commit, top_children, tree_accept, tree_build, tree_expand)
+_BY_IMPLEMENTATION = (
+    draft_batch,
+    kv_commit,
+    top_children,
+    tree_accept,
+    tree_build,
+    tree_expand,
+    tree_prune,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,8 @@ class Ops:
     top_children: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     tree_expand: Callable[..., Frontier]
     tree_build: Callable[..., Trees]
+    tree_prune: Callable[..., tuple[Trees, torch.Tensor]]
+    tally_paths: Callable[..., None]
     tree_attention: Callable[..., None]
     tree_accept: Callable[..., AcceptedPaths]
     commit_slots: Callable[..., torch.Tensor]
@@ -54,6 +65,8 @@ class Ops:
             top_children=partial(top_children.top_children, implementation=name),
             tree_expand=partial(tree_expand.tree_expand, implementation=name),
             tree_build=partial(tree_build.tree_build, implementation=name),
+            tree_prune=partial(tree_prune.tree_prune, implementation=name),
+            tally_paths=partial(tree_prune.tally_paths, implementation=name),
             tree_attention=partial(tree_attention.tree_attention, implementation=attention),
             tree_accept=partial(tree_accept.tree_accept, implementation=name),
             commit_slots=partial(kv_commit.commit_slots, implementation=name),

@@ -116,7 +116,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.stages.observers += (drafter.postponed,)
         self.step = Step(
             drafter,
-            self.tree_config.policy(),
+            self.tree_config.policy(self.ops),
             self.pages,
             self.ops,
             limits.depth,
@@ -192,8 +192,10 @@ class TreeRunnerMixin(GPUModelRunner):
             return
         most = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
         for rows, seconds in forward_seconds(self, most):
-            policy.forward.add(rows, seconds)
-        logger.info_once("eagle_pangu: adaptive trees: the target takes %s rows", policy.forward)
+            policy.costs.forward.add(rows, seconds)
+        logger.info_once(
+            "eagle_pangu: adaptive trees: the target takes %s rows", policy.costs.forward
+        )
 
     def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """vLLM's profile sees a step's largest call of the sampler, beside the logits it keeps."""

@@ -45,7 +45,7 @@ def record(
     # Nothing is drafted behind a request's last two tokens.
     asked = length + 2
     for start in range(0, len(prompts), BATCH_SIZE):
-        drafter = _GrowOnly(engine.runner.step.drafter, widths, depth)
+        drafter = GrowOnly(engine.runner.step.drafter, widths, depth)
         with engine.watched(drafter=drafter):
             engine.generate(
                 prompts[start : start + BATCH_SIZE], temperature=temperature, max_tokens=asked
@@ -67,7 +67,7 @@ def record(
     return recording
 
 
-class _GrowOnly:
+class GrowOnly:
     """A `Drafter`: grows a tree of all candidates for every width, and hands out none.
 
     `growths`: by width and request; `texts`: by request, the roots, which are the emitted tokens.

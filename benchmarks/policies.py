@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree policies against each other and against an oracle, in a simulator: no clock but its own.
+
+    python benchmarks/policies.py record --pair demo runs/policies-demo.npz
+    python benchmarks/policies.py compare runs/policies-demo.npz [--batches 1 2 4 8 16 32]
+
+`record` decodes a pair's prompts with real engines, and keeps every candidate that the head would
+have drafted at every token, and what the parts of a step take at several batch sizes. `compare`
+serves those texts to B clients at a time: trees, their walk and the policies are the engine's own,
+step times are what was recorded, with 10 % of noise. The oracle knows what the target will say.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from engines import engine, save
+
+from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
+from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.policy import FixedShape, StepReport, TreePolicy
+from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.demo import pair
+from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
+from vllm_eagle_pangu.measure.files import markdown
+from vllm_eagle_pangu.measure.method import of_shape
+from vllm_eagle_pangu.tuning.cost import never_falling
+from vllm_eagle_pangu.tuning.recording import GrowOnly
+
+SHAPE = TreeShape(4, 5, 16)
+EVERYTHING = TreeShape(SHAPE.width, SHAPE.depth, SHAPE.capacity)
+BATCHES = (1, 2, 4, 8, 16, 32)
+OPS = Ops.bind("cpp")
+NOISE = 0.1
+# A number of rows that was seen less often is not believed.
+OFTEN = 5
+STEPS = 1500
+FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), (4, 12), (5, 16))]
+
+
+# ---- what is recorded ----
+
+
+class Ranging:
+    """A `TreePolicy` that draws trees of any depth and size, or none, to see what they take."""
+
+    def __init__(self, trees: bool) -> None:
+        self.trees, self.costs, self.random = trees, StepCosts(), random.Random(0)
+        self.drafted = 0
+        self.forward: dict[int, list[float]] = {}
+
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        self.drafted = len(requests) if self.trees else 0
+        return [SHAPE if self.trees else None] * len(requests)
+
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        self.costs.drew(level, self.drafted)
+        return self.random.random() < 0.8
+
+    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+        if trees and trees[0].max_depth == SHAPE.depth:
+            self.costs.drew_last(self.drafted)
+        most = self.random.randint(0, SHAPE.nodes)
+        return [tree.cut(torch.full((tree.batch_size,), most)) for tree in trees]
+
+    def observe(self, report: StepReport) -> None:
+        self.costs.saw(report, self.drafted == report.batch)
+        seconds = report.seconds.get("verify", 0.0) + report.seconds.get("draw", 0.0)
+        self.forward.setdefault(report.rows, []).append(seconds)
+
+
+def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
+    """Candidates by position, `[K, C]`, texts one behind the other, and times by batch size."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(of.target)
+    prompts = [tokenizer(text)["input_ids"] for text in of.read_prompts(count)]
+    arguments = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_seqs": max(BATCHES)}
+    params = {"max_tokens": tokens, "ignore_eos": True}
+    times: dict[str, dict[int, float]] = {part: {} for part in ("level", "trees", "rest")}
+    forward: dict[int, list[float]] = {}
+    with engine(of_shape(EVERYTHING), of=of, **arguments) as llm:
+        drafter = GrowOnly(llm.runner.step.drafter, (SHAPE.width,), SHAPE.depth)
+        with llm.watched(drafter=drafter):
+            llm.generate(prompts, **params)
+    with engine(of_shape(SHAPE), of=of, **arguments) as llm:
+        for batch in BATCHES:
+            policies = [Ranging(trees=False), Ranging(trees=True)]
+            for policy in policies:
+                with llm.watched(policy=policy):
+                    llm.generate((prompts * batch)[:batch], **params)
+                for rows, seconds in policy.forward.items():
+                    forward.setdefault(rows, []).extend(seconds)
+            plain, trees = (policy.costs for policy in policies)
+            times["level"][batch] = trees.level.at(batch)[0]
+            times["rest"][batch] = plain.rest.at(batch)[0]
+            # What vLLM does more around trees is theirs, too.
+            more = trees.rest.at(batch)[0] - plain.rest.at(batch)[0]
+            times["trees"][batch] = trees.trees.at(batch)[0] + max(more, 0.0)
+            print(batch, {part: round(1e3 * those[batch], 2) for part, those in times.items()})
+    growths = drafter.growths[SHAPE.width]
+    every = [growth for request in growths for growth in growths[request]]
+    assert all(len(growth.score) == EVERYTHING.rows for growth in every), "the head is sure of few"
+    often = {rows: median(those) for rows, those in forward.items() if len(those) >= OFTEN}
+    known = sorted(never_falling(often).items())
+    return {
+        "tokens": np.stack([growth.tokens for growth in every]),
+        "score": np.stack([growth.score for growth in every]),
+        "parent": np.stack([growth.parent for growth in every]),
+        "lengths": np.array([len(growths[request]) for request in growths]),
+        "forward": np.array(known),
+        **{part: np.array(sorted(those.items())) for part, those in times.items()},
+    }
+
+
+# ---- what is simulated ----
+
+
+class Machine:
+    """A clock that goes on by what was recorded, each time times a random factor.
+
+    `factor`: on every time from now on.
+    """
+
+    def __init__(self, recorded: dict[str, np.ndarray], seed: int = 0) -> None:
+        self.now, self.factor = 0.0, 1.0
+        self._recorded, self._random = recorded, np.random.default_rng(seed)
+
+    def takes(self, part: str, size: int) -> float:
+        """Seconds of a part of a step, by which the clock goes on."""
+        seconds = np.interp(size, *self._recorded[part].T) if size else 0.0
+        seconds *= self.factor * self._random.lognormal(0.0, NOISE)
+        self.now += seconds
+        return float(seconds)
+
+
+@dataclass
+class Client:
+    """Who asks for one text after another: the position of the last token, and of the text's."""
+
+    name: int
+    at: int = 0
+    last: int = -1
+
+
+class Service:
+    """B clients that are served in closed loop, by a policy that does not know it is no engine."""
+
+    def __init__(self, recorded: dict[str, np.ndarray], batch: int, machine: Machine) -> None:
+        self.tokens = torch.from_numpy(recorded["tokens"])
+        self.score = torch.from_numpy(recorded["score"])
+        self.parent = torch.from_numpy(recorded["parent"])
+        self.roots = recorded["tokens"][:, 0]
+        ends = recorded["lengths"].cumsum()
+        self.texts = list(zip(ends - recorded["lengths"], ends - 1, strict=True))
+        self.machine, self.random = machine, random.Random(0)
+        self.clients = [Client(name) for name in range(batch)]
+        self.trees: TreeBatch | None = None
+        self.those: list[int] = []
+        self.emitted = 0
+
+    def following(self, client: Client) -> np.ndarray:
+        """`[D+1]`: the tokens behind the client's last one, -1 beyond the text."""
+        found = np.full(SHAPE.depth + 1, -1)
+        known = self.roots[client.at + 1 : min(client.at + SHAPE.depth + 2, client.last + 1)]
+        found[: len(known)] = known
+        return found
+
+    def step(self, policy: TreePolicy) -> None:
+        """Verify the trees of the last step, draft the next ones, tell the policy."""
+        for client in self.clients:
+            if client.at >= client.last:
+                begin, client.last = self.random.choice(self.texts)
+                client.at = self.random.randrange(begin, client.last)
+        batch, machine = len(self.clients), self.machine
+        rows = batch + (0 if self.trees is None else int(self.trees.node_count.sum()))
+        seconds = {"verify": machine.takes("forward", rows), "other": machine.takes("rest", batch)}
+        paths = self._walk()
+        verified = self.trees
+        self._draft(policy, seconds)
+        policy.observe(StepReport(batch, rows, [], [], verified, paths, seconds))
+
+    def _walk(self) -> AcceptedPaths | None:
+        paths, gained = None, [1] * len(self.clients)
+        if self.trees is not None:
+            behind = torch.from_numpy(
+                np.stack([self.following(self.clients[one]) for one in self.those])
+            )
+            draws = behind.gather(1, self.trees.depth)
+            tree = self.trees
+            paths = OPS.tree_accept(tree.tokens, tree.parent, tree.valid, draws, SHAPE.depth)
+            for one, length in zip(self.those, paths.length.tolist(), strict=True):
+                gained[one] += length
+        for client, tokens in zip(self.clients, gained, strict=True):
+            self.emitted += min(tokens, client.last - client.at)
+            client.at = min(client.at + tokens, client.last)
+        return paths
+
+    def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> None:
+        able = [client for client in self.clients if client.at < client.last]
+        views = [RequestView(str(c.name), 0, 0, 99, False, True) for c in able]
+        plan = policy.plan(views) if able else []
+        pairs = [(client, shape) for client, shape in zip(able, plan, strict=True) if shape]
+        self.trees, self.those = None, [client.name for client, _ in pairs]
+        if not pairs:
+            return
+        (shape,) = {shape for _, shape in pairs}
+        at = torch.tensor([client.at for client, _ in pairs])
+        score, began = self.score[at, 1:], self.machine.now
+        depth = 1
+        seconds["extend"] = self.machine.takes("trees", len(pairs))
+        began = self.machine.now
+        while depth < shape.depth:
+            level = score[:, level_slice(shape.width, depth)]
+            if not policy.deepen(depth, level.topk(shape.width, dim=1).values):
+                break
+            depth += 1
+            self.machine.takes("level", len(pairs))
+        seconds["grow"] = self.machine.now - began
+        of_levels = slice(0, level_slice(shape.width, depth).stop)
+        nodes = min(shape.nodes, of_levels.stop)
+        candidates = self.tokens[at, 1:][:, of_levels], score[:, of_levels]
+        parents = self.parent[at, 1:][:, of_levels]
+        trees = OPS.tree_build(self.tokens[at, 0], *candidates, parents, shape.width, depth, nodes)
+        if isinstance(policy, Oracle):
+            policy.following = np.stack([self.following(client) for client, _ in pairs])
+        (self.trees,) = policy.keep([TreeBatch.of(trees, depth)], len(self.clients))
+
+
+# ---- who is compared ----
+
+
+class NoTrees(FixedShape):
+    """Plain decoding."""
+
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        return [None] * len(requests)
+
+
+class AllLevels(AdaptiveShapes):
+    """Adaptive, without its choice of depth."""
+
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        super().deepen(level, score)
+        return True
+
+
+class AlwaysTrees(AllLevels):
+    """Also without its choice of none: the nodes of all requests that pay, and no more."""
+
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        super().plan(requests)
+        self._drafted, self._pays = len(requests), True
+        return [self.largest] * len(requests)
+
+
+class Oracle(FixedShape):
+    """Verifies nothing but what will be accepted, from trees of a depth; told what follows."""
+
+    following: np.ndarray
+
+    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+        (tree,) = trees
+        draws = torch.from_numpy(self.following).gather(1, tree.depth)
+        paths = OPS.tree_accept(tree.tokens, tree.parent, tree.valid, draws, SHAPE.depth)
+        keeps = torch.zeros_like(tree.valid).scatter_(1, paths.rows, True)
+        order = torch.argsort((~keeps).long(), dim=1, stable=True)
+        return [tree.ordered(order).cut(paths.length)]
+
+
+def tokens_per_second(
+    recorded: dict[str, np.ndarray], batch: int, policy: TreePolicy, steps: int = STEPS
+) -> float:
+    """Over `steps`, a third of which nobody measures."""
+    machine = Machine(recorded)
+    if isinstance(policy, AdaptiveShapes):
+        policy.costs.clock = lambda: machine.now
+        # As the engine does at its start.
+        for rows in 2 ** np.arange(10):
+            policy.costs.forward.add(int(rows), float(np.interp(rows, *recorded["forward"].T)))
+    service = Service(recorded, batch, machine)
+    for _ in range(steps // 3):
+        service.step(policy)
+    before = service.emitted, machine.now
+    for _ in range(steps - steps // 3):
+        service.step(policy)
+    return (service.emitted - before[0]) / (machine.now - before[1])
+
+
+def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
+    """By batch size, every policy's speed over plain decoding's."""
+    for batch in batches:
+        plain = tokens_per_second(recorded, batch, NoTrees(SHAPE))
+
+        def ratio(policy: TreePolicy, batch: int = batch, plain: float = plain) -> float:
+            return tokens_per_second(recorded, batch, policy) / plain
+
+        fixed = {shape: ratio(FixedShape(TreeShape(*shape))) for shape in FIXED}
+        depths = range(1, SHAPE.depth + 1)
+        known = [TreeShape(4, depth, min(16, TreeShape(4, depth, 1).capacity)) for depth in depths]
+        yield {
+            "batch": batch,
+            "default": fixed[4, 5, 16],
+            "best fixed": max(1.0, *fixed.values()),
+            "nodes": ratio(AlwaysTrees(SHAPE, OPS)),
+            "nodes, none": ratio(AllLevels(SHAPE, OPS)),
+            "adaptive": ratio(AdaptiveShapes(SHAPE, OPS)),
+            "oracle": max(1.0, *(ratio(Oracle(shape)) for shape in known)),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    recorder = commands.add_parser("record")
+    recorder.add_argument("--pair", default=pair.DEMO, metavar="NAME")
+    recorder.add_argument("--prompts", type=int, default=32)
+    recorder.add_argument("--tokens", type=int, default=96)
+    recorder.add_argument("file", type=Path)
+    comparer = commands.add_parser("compare")
+    comparer.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+    comparer.add_argument("file", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command == "record":
+        arguments.file.parent.mkdir(parents=True, exist_ok=True)
+        found = record(pair.find(arguments.pair), arguments.prompts, arguments.tokens)
+        np.savez_compressed(arguments.file, **found)
+        return
+    rows = []
+    for row in compare(dict(np.load(arguments.file)), arguments.batches):
+        print(json.dumps({key: round(value, 3) for key, value in row.items()}), flush=True)
+        rows.append(row)
+    print(markdown(list(rows[0]), [[f"{value:.3g}" for value in row.values()] for row in rows]))
+    print(save(arguments.file.stem, {"ratio to plain decoding": rows}))
+
+
+if __name__ == "__main__":
+    main()

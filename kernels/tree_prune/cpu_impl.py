@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tree_prune and tally_paths in C++ (cpu/tree_prune.cpp): a step has no time for torch ops."""
+
+import functools
+import struct
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_prune.belief import BINS, EDGES, PRIOR, Belief
+
+# Fields of `Call` in cpu/tree_prune.cpp.
+_CALL = struct.Struct("@19P4q2d")
+_EDGES = array("f", EDGES)
+
+
+def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees, torch.Tensor]:
+    """See `reference.tree_prune`; all on the CPU, `cost` contiguous.
+
+    Raises RuntimeError where the op cannot be compiled.
+    """
+    batch, rows = trees.tokens.shape
+    assert cost.dtype == torch.float64 and cost.is_contiguous(), cost.dtype
+    assert len(cost) > batch * (rows - 1), (cost.shape, trees.tokens.shape)
+    kept = Trees.empty(batch, rows, trees.tokens.device)
+    chance = torch.empty(batch, rows, dtype=torch.float64)
+    there = [getattr(kept, name).data_ptr() for name in _FIELDS]
+    _run(_prune(), trees, belief, [*there, cost.data_ptr(), chance.data_ptr(), 0, 0])
+    return kept, chance
+
+
+def tally_paths(
+    trees: Trees, rows: torch.Tensor, length: torch.Tensor, belief: Belief, memory: float
+) -> None:
+    """See `reference.tally_paths`; all on the CPU.
+
+    Raises RuntimeError where the op cannot be compiled.
+    """
+    assert rows.dtype == length.dtype == torch.int64, rows.dtype
+    rows, length = rows.contiguous(), length.contiguous()
+    paths = [rows.data_ptr(), length.data_ptr()]
+    _run(_tally(), trees, belief, [0] * 8 + paths, rows.shape[1], memory)
+
+
+_FIELDS = ("tokens", "parent", "depth", "valid", "visible", "score")
+
+
+def _run(
+    entry: Callable[[bytes], None],
+    trees: Trees,
+    belief: Belief,
+    more: list[int],
+    columns: int = 0,
+    memory: float = 0.0,
+) -> None:
+    given = [getattr(trees, name).contiguous() for name in _FIELDS]
+    assert all(tensor.is_cpu for tensor in given), "the cpp implementation takes CPU tensors"
+    for counts in (belief.seen, belief.accepted):
+        assert counts.is_contiguous() and counts.dtype == torch.float64 and counts.is_cpu
+        assert counts.shape[1] == BINS, counts.shape
+    entry(
+        _CALL.pack(
+            *(tensor.data_ptr() for tensor in given),
+            belief.seen.data_ptr(),
+            belief.accepted.data_ptr(),
+            _EDGES.buffer_info()[0],
+            *more,
+            *trees.tokens.shape,
+            columns,
+            belief.seen.shape[0],
+            PRIOR,
+            memory,
+        )
+    )
+
+
+@functools.cache
+def _prune() -> Callable[[bytes], None]:
+    """The C function; compiles the op unless an earlier process did."""
+    return load_call("tree_prune", Path(__file__).parent / "cpu", _CALL)
+
+
+@functools.cache
+def _tally() -> Callable[[bytes], None]:
+    return load_call("tree_prune", Path(__file__).parent / "cpu", _CALL, "tally_paths")
+
+
+prepare = _prune

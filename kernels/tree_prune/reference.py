@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definition of tree_prune and tally_paths."""
+
+import torch
+
+from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_prune.belief import EDGES, PRIOR, Belief
+
+
+def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees, torch.Tensor]:
+    """Keep the likeliest nodes of all trees while they bring more than they cost.
+
+    See the face; Yggdrasil's latency-aware objective, for a batch.
+    """
+    chance = _chances(trees, belief)
+    falling = chance[:, 1:].flatten().sort(descending=True).values
+    # No chance, no node.
+    falling = falling[: int((falling > 0).sum())]
+    brought = torch.cat([falling.new_zeros(1), falling.cumsum(0)])
+    count = int((brought - cost[: len(brought)]).argmax())
+    least = float(falling[count - 1]) if count else torch.inf
+    keep = (chance >= least) & (chance > 0)
+    keep[:, 0] = True
+    order = chance.where(keep, -1.0).sort(dim=1, descending=True, stable=True).indices
+    # The root is as likely as a sure child, and comes first.
+    return _rows_of(trees, order, keep.gather(1, order)), chance
+
+
+def tally_paths(
+    trees: Trees, rows: torch.Tensor, length: torch.Tensor, belief: Belief, memory: float
+) -> None:
+    """Count the children of accepted rows; see the face."""
+    used = index_range(rows.shape[1], rows.device) <= length[:, None]
+    on_path = torch.zeros_like(trees.valid).scatter_(1, rows.where(used, 0), True)
+    tried = trees.valid & on_path.gather(1, trees.parent)
+    tried[:, 0] = False
+    level, bins, _ = _said(trees)
+    where = level[tried], bins[tried]
+    leaves = memory ** int(tried.sum())
+    for counts, those in ((belief.seen, tried[tried]), (belief.accepted, on_path[tried])):
+        counts.mul_(leaves).index_put_(where, those.to(counts.dtype), accumulate=True)
+
+
+def _said(trees: Trees) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`[B, R]` each: level below the first, bin, and logarithm of the head's probability."""
+    score = trees.score.where(trees.valid, 0.0)
+    said = score - score.gather(1, trees.parent)
+    edges = torch.tensor(EDGES, dtype=torch.float32, device=said.device)
+    return (trees.depth - 1).clamp(min=0), torch.bucketize(said, edges), said
+
+
+def _chances(trees: Trees, belief: Belief) -> torch.Tensor:
+    level, bins, said = _said(trees)
+    seen, accepted = belief.seen[level, bins], belief.accepted[level, bins]
+    edge = (PRIOR * said.double().exp() + accepted) / (PRIOR + seen)
+    edge[:, 0] = 1.0
+    chance = torch.zeros_like(edge)
+    chance[:, 0] = 1.0
+    # Parents come before their children.
+    for row in range(1, edge.shape[1]):
+        parent = trees.parent[:, row : row + 1]
+        chance[:, row] = edge[:, row] * chance.gather(1, parent)[:, 0]
+    return chance.masked_fill_(~trees.valid, 0.0)
+
+
+def _rows_of(trees: Trees, order: torch.Tensor, valid: torch.Tensor) -> Trees:
+    """The rows of `trees` in `order: [B, R]`, those not `valid` made padding."""
+    place = torch.empty_like(order)
+    place.scatter_(1, order, index_range(order.shape[1], order.device).expand_as(order))
+    columns = order[:, None, :].expand_as(trees.visible)
+    seen = trees.visible.gather(1, columns.transpose(1, 2)).gather(2, columns)
+    visible = seen & valid[:, :, None]
+    visible[:, :, 0] = True
+    return Trees(
+        tokens=trees.tokens.gather(1, order).where(valid, 0),
+        parent=place.gather(1, trees.parent.gather(1, order)).where(valid, 0),
+        depth=trees.depth.gather(1, order).where(valid, 0),
+        valid=valid,
+        visible=visible,
+        score=trees.score.gather(1, order).masked_fill(~valid, -torch.inf),
+    )
