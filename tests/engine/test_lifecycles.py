@@ -50,12 +50,16 @@ def _run(running, plans, rng):
     return outputs
 
 
-def test_a_thousand_lifecycles_leak_nothing_and_equal_plain_decoding(
-    engine, pair, heldout_prompts, tree_config_of, shapes
-):
-    plans = _requests(heldout_prompts, random.Random(7))
+@pytest.fixture(scope="module")
+def plans(heldout_prompts):
+    return _requests(heldout_prompts, random.Random(7))
+
+
+@pytest.fixture(scope="module")
+def expected(engine, pair, plans):
+    """What the target decodes alone, nobody being aborted."""
     with engine(pair[0], max_model_len=512) as plain_engine:
-        expected = plain_engine.llm.generate(
+        return plain_engine.llm.generate(
             [{"prompt_token_ids": prompt} for prompt, *_ in plans],
             [
                 SamplingParams(temperature=0.0, max_tokens=max_tokens, stop=stop)
@@ -63,7 +67,13 @@ def test_a_thousand_lifecycles_leak_nothing_and_equal_plain_decoding(
             ],
             use_tqdm=False,
         )
-    speculative = tree_config_of(pair[1], shapes["default"])
+
+
+@pytest.mark.parametrize("policy", ["dynamic", "adaptive"])
+def test_a_thousand_lifecycles_leak_nothing_and_equal_plain_decoding(
+    policy, engine, pair, plans, expected, tree_config_of, shapes
+):
+    speculative = tree_config_of(pair[1], shapes["default"], tree_policy=policy)
     with engine(pair[0], speculative, **TINY_CACHE) as trees:
         pool = trees.scheduler.kv_cache_manager.block_pool
         free_at_start = pool.get_num_free_blocks()

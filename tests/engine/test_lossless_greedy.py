@@ -26,11 +26,17 @@ def plain(engine, pair, prompts):
         return plain_engine.generate(prompts, max_tokens=TOKENS)
 
 
-@pytest.mark.parametrize("name", ["chain", "narrow", "default", "wide"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *((name, "dynamic") for name in ("chain", "narrow", "default", "wide")),
+        ("default", "adaptive"),
+    ],
+)
 def test_tokens_equal_plain_decoding_at_batch_1_and_16(
-    name, engine, pair, prompts, plain, tree_config_of, shapes
+    name, policy, engine, pair, prompts, plain, tree_config_of, shapes
 ):
-    with engine(pair[0], tree_config_of(pair[1], shapes[name])) as trees:
+    with engine(pair[0], tree_config_of(pair[1], shapes[name], tree_policy=policy)) as trees:
         together = trees.generate(prompts, max_tokens=TOKENS)
         alone = [trees.generate([prompt], max_tokens=TOKENS)[0] for prompt in prompts[:6]]
     assert together == plain

@@ -13,7 +13,8 @@ DRAWS = 2500
 
 @pytest.fixture(scope="module")
 def draws(engine, pair, heldout_prompts, tree_config_of, shapes):
-    """Counts of (second, third) tokens: plain with two seeds, and with trees, per temperature."""
+    """Counts of (second, third) tokens per temperature: of plain decoding with two seeds, and of
+    trees of a fixed shape and of adaptive ones."""
     prompt = sorted(heldout_prompts, key=len)[len(heldout_prompts) // 3][:8]
     settings = {0.8: {"top_p": 0.9}, 1.2: {"top_k": 20}}
 
@@ -28,7 +29,8 @@ def draws(engine, pair, heldout_prompts, tree_config_of, shapes):
                 counts[temperature] = Counter(tuple(output[1:]) for output in outputs)
             return counts
 
-    return run(None, 1), run(None, 2), run(tree_config_of(pair[1], shapes["default"]), 3)
+    fixed = tree_config_of(pair[1], shapes["default"])
+    return run(None, 1), run(None, 2), run(fixed, 3), run(fixed | {"tree_policy": "adaptive"}, 4)
 
 
 def _total_variation(left: Counter, right: Counter) -> float:
@@ -37,10 +39,11 @@ def _total_variation(left: Counter, right: Counter) -> float:
 
 @pytest.mark.parametrize("temperature", [0.8, 1.2])
 def test_tree_draws_differ_from_plain_no_more_than_two_plain_runs_do(draws, temperature):
-    first, second, trees = (counts[temperature] for counts in draws)
+    first, second, *trees = (counts[temperature] for counts in draws)
     noise = _total_variation(first, second)
     assert len(first) > 3, "the prompt must leave something to sample"
-    assert _total_variation(first, trees) < 1.15 * noise + 0.01
+    for each in trees:
+        assert _total_variation(first, each) < 1.15 * noise + 0.01
 
 
 seeds_need_vllm_0_32 = pytest.mark.skipif(
@@ -72,11 +75,12 @@ def test_a_seed_gives_the_text_that_it_gives_without_trees(
     ]
     requests = [{"prompt_token_ids": prompt} for prompt in prompts]
     texts = []
-    for speculative in (None, tree_config_of(pair[1], shapes["default"])):
+    fixed = tree_config_of(pair[1], shapes["default"])
+    for speculative in (None, fixed, fixed | {"tree_policy": "adaptive"}):
         with engine(pair[0], speculative) as running:
             outputs = running.llm.generate(requests, params, use_tqdm=False)
             texts.append([output.outputs[0].token_ids for output in outputs])
-    assert texts[1] == texts[0]
+    assert texts[1] == texts[2] == texts[0]
 
 
 @seeds_need_vllm_0_32
