@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`eagle-pangu train --config X.yaml`: run, or resume, the stages of a training file."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -23,8 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_eagle_pangu.training.stages import run_stages  # torch takes seconds to import
 
     try:
-        config = load_config(args.config)
-        run_stages(config)
+        run_stages(load_config(args.config))
     except (ValueError, FileNotFoundError) as error:
         print(f"eagle-pangu train: {error}", file=sys.stderr)
         return 2

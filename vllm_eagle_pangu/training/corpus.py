@@ -6,8 +6,6 @@ identical contents are taken once, and a file's side (training or held out) foll
 of `package/relative path` alone.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util
@@ -15,17 +13,18 @@ import json
 import random
 import re
 import sysconfig
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
+from vllm_eagle_pangu.measure.files import write_json_lines
 from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.run_folder import whole_file
 from vllm_eagle_pangu.training.token_stream import write_stream
@@ -40,7 +39,6 @@ _CONTEXT_LINES = (0, 0, 2, 4, 8, 12, 16, 24, 60)
 """Lines of source kept before a held-out prompt's header; one is drawn, so lengths spread."""
 _SKIPPED_PARTS = {
     "site-packages",
-    "__pycache__",
     "test",
     "tests",
     "idle_test",
@@ -60,15 +58,11 @@ _CODE_PIECES = r"\n+[ ]*| ?[A-Za-z_]+| ?\d{1,3}| ?[^\sA-Za-z0-9_]+|[ ]+(?=\S)|\s
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One Python file of the corpus."""
+    """One Python file of the corpus. `name`: `package/relative path`."""
 
     package: str
-    relative_path: str
+    name: str
     text: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.package}/{self.relative_path}"
 
     def nodes(self) -> Iterator[ast.AST]:
         """Of its syntax; none where it is of another Python."""
@@ -82,31 +76,25 @@ def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
         return
     training, held_out = split_corpus(config)
     texts = [file.text for file in training]
-    save_tokenizer(
-        train_bpe(texts, config.vocab_size), folder / TOKENIZER_FOLDER, config.max_length
-    )
-    tokenizer = AutoTokenizer.from_pretrained(folder / TOKENIZER_FOLDER)
+    files = folder / TOKENIZER_FOLDER
+    save_tokenizer(train_bpe(texts, config.vocab_size), files, config.max_length)
+    tokenizer = AutoTokenizer.from_pretrained(files)
     (folder / "heldout.txt").write_text("".join(sorted(f"{file.name}\n" for file in held_out)))
     asked = (
         {"source": source, "prompt": prompt}
         for source, prompt in _prompts(held_out, random.Random(seed))
         if len(tokenizer(prompt, verbose=False)["input_ids"]) in _PROMPT_TOKENS
     )
+    chosen = enumerate(islice(asked, config.held_out_prompts))
     with whole_file(folder / "heldout_prompts.jsonl") as partial:
-        lines = (
-            json.dumps({"id": f"heldout-{number:03d}", **entry}) + "\n"
-            for number, entry in enumerate(islice(asked, config.held_out_prompts))
-        )
-        partial.write_text("".join(lines))
+        write_json_lines(({"id": f"heldout-{n:03d}", **entry} for n, entry in chosen), partial)
     stream = write_stream(folder / TOKENS_FILE, tokenizer, texts)
-    characters = Counter[str]()
-    for file in training:
-        characters[file.package] += len(file.text)
-    for package, size in characters.most_common():
+    for package in config.packages:
+        size = sum(len(file.text) for file in training if file.package == package)
         print(f"corpus {package} {size / 1e6:.2f}M characters")
     print(
         f"corpus {len(training)} files, {len(stream) / 1e6:.2f}M tokens of "
-        f"{characters.total() / len(stream):.2f} characters; {len(held_out)} files held out",
+        f"{sum(map(len, texts)) / len(stream):.2f} characters; {len(held_out)} files held out",
         flush=True,
     )
 
@@ -132,7 +120,7 @@ def train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
-    """Write tokenizer.json and the config that makes it a `PreTrainedTokenizerFast`."""
+    """Write tokenizer.json, and a config that transformers 4 reads too, unlike what 5 saves."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -160,7 +148,7 @@ def select_files(config: CorpusConfig) -> list[SourceFile]:
 
     The standard library (`"stdlib"`) has no cap. Packages that are not installed are an error.
     """
-    seen: set[bytes] = set()
+    seen = set[str]()
     chosen: list[SourceFile] = []
     for package in config.packages:
         files = _package_files(package, config.max_file_bytes)
@@ -168,11 +156,11 @@ def select_files(config: CorpusConfig) -> list[SourceFile]:
             files.sort(key=lambda file: _stable_hash(file.name))
         used = 0
         for file in files:
-            digest = hashlib.sha256(file.text.encode()).digest()
             size = len(file.text.encode())
-            if digest in seen or (package != STDLIB and used + size > config.max_package_bytes):
+            full = package != STDLIB and used + size > config.max_package_bytes
+            if full or file.text in seen:
                 continue
-            seen.add(digest)
+            seen.add(file.text)
             used += size
             chosen.append(file)
     return chosen
@@ -203,12 +191,10 @@ def _package_files(package: str, max_file_bytes: int) -> list[SourceFile]:
         relative = path.relative_to(root)
         if _SKIPPED_PARTS & set(relative.parts) or path.stat().st_size > max_file_bytes:
             continue
-        try:
+        with suppress(UnicodeDecodeError):
             text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-        if text.strip() and not _looks_generated(text):
-            files.append(SourceFile(package, relative.as_posix(), text))
+            if text.strip() and not _looks_generated(text):
+                files.append(SourceFile(package, f"{package}/{relative.as_posix()}", text))
     return files
 
 
@@ -228,16 +214,17 @@ def _stable_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-def _prompts(files: list[SourceFile], rng: random.Random) -> Iterator[tuple[str, str]]:
+def _prompts(files: list[SourceFile], rng: random.Random) -> list[tuple[str, str]]:
     """Function headers with some source before them: where each is from, and its text.
 
     One of each file in turn; other packages' only where the standard library's are used up.
     """
-    for ours in (True, False):
-        turns = zip_longest(
-            *(_headers(file, rng) for file in files if (file.package == STDLIB) == ours)
-        )
-        yield from (prompt for prompt in chain.from_iterable(turns) if prompt)
+    headers = [
+        (file.package != STDLIB, turn, header)
+        for file in files
+        for turn, header in enumerate(_headers(file, rng))
+    ]
+    return [header for *_, header in sorted(headers, key=itemgetter(0, 1))]
 
 
 def _headers(file: SourceFile, rng: random.Random) -> list[tuple[str, str]]:
