@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`eagle-pangu train --config X.yaml`: run, or resume, the stages of a training file."""
+"""`eagle-pangu train --config X.yaml`: runs, or resumes, the stages of a training file."""
 
 import argparse
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage `corpus`: Python source files that are on every machine, a held-out part of them aside.
+"""Stage `corpus`: what a target learns where nothing can be fetched, Python that is installed.
 
 The choice is deterministic for given installed versions: files are sorted by relative path,
 identical contents are taken once, and a file's side (training or held out) follows from a hash

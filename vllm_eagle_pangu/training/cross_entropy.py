@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy over a vocabulary in chunks of rows that stay in the cache."""
+"""Soft cross-entropy in chunks that stay in the cache, with each row's most likely class."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the target's vocabulary that the head drafts from, chosen by frequency."""
+"""The tokens that a head drafts from, by frequency: with all, its output layer would dwarf it."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target's hidden states over the prepared answers: a file a row, as speculators reads them.
+"""The target's hidden states, taken once for every step: a file a row, as speculators reads it.
 
 `hidden_states/hs_{i}.safetensors` of row i: `token_ids [T] int64`, and `hidden_states [T, taps + 1,
 H] bfloat16`, residual streams at the taps and behind the last layer, before its norm. That is what

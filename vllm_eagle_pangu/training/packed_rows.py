@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of one shape from prepared rows of many lengths: one answer after the other."""
+"""Batches of one shape, as a compiled step needs them, from answers of many lengths."""
 
 from __future__ import annotations
 

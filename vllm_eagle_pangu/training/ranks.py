@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a torchrun: who does what, and where they meet."""
+"""The processes of a torchrun, or the only one: who does what, and where they meet."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a run: whole or not there, refused where the disk is full, of known inputs."""
+"""What makes a run safe to kill: files that are whole or not there, and of known inputs."""
 
 import json
 import os

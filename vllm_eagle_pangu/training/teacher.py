@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target as the head's teacher: hidden states at the taps, and next-token distributions."""
+"""The target as a head's teacher: hidden states at the taps, and next-token distributions."""
 
 import json
 from functools import partial

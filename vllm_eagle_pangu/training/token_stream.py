@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts as one stream of token ids, and windows over it in a seeded order."""
+"""Texts as one stream of token ids, for windows to learn from or to go on with, in seeded order."""
 
 from collections.abc import Iterable, Iterator
 from glob import glob
