@@ -4,11 +4,13 @@
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig
 
 from vllm_eagle_pangu.training.answers import save_rows
 from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.head import head_config
+from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
+from vllm_eagle_pangu.training.head import EagleHead, head_config
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
 from vllm_eagle_pangu.training.packed_rows import PackedBatch
 from vllm_eagle_pangu.training.ranks import Ranks
@@ -41,6 +43,16 @@ def tiny_shape(taps: tuple[int, ...], draft_vocab_size: int = 31) -> LlamaConfig
     )
     sizes = {"draft_vocab_size": draft_vocab_size, "intermediate_size": 40}
     return head_config(HeadConfig(taps=taps, max_tokens=1, **sizes), target)
+
+
+def load_head(folder: Path) -> tuple[EagleHead, DraftVocabulary]:
+    """Read what `save_head` wrote, as float32."""
+    head = EagleHead(LlamaConfig.from_pretrained(folder))
+    weights = load_file(folder / "model.safetensors")
+    d2t, _ = weights.pop("d2t"), weights.pop("t2d")
+    head.load_state_dict(weights)
+    target_ids = d2t + torch.arange(len(d2t))
+    return head.eval(), DraftVocabulary(target_ids, head.config.vocab_size)
 
 
 def packed(teacher: Teacher, tokens: torch.Tensor, prompt: int = 0) -> PackedBatch:

@@ -8,13 +8,13 @@ import torch
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
-from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys, load_head, save_head
+from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys, save_head
 from vllm_eagle_pangu.training.packed_rows import PackedBatch
 from vllm_eagle_pangu.training.pretrain import build_target
 from vllm_eagle_pangu.training.rollout import measure_acceptance, rollout_loss, rollout_targets
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
-from .prepared import packed, tiny_shape
+from .prepared import load_head, packed, tiny_shape
 
 VOCABULARY = DraftVocabulary(torch.arange(0, 62, 2), 63)
 TARGET = TargetConfig(

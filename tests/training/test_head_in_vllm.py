@@ -7,14 +7,14 @@ import torch
 from vllm_eagle_pangu.training.answers import Request, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig
 from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
-from vllm_eagle_pangu.training.head import load_head, save_head
+from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import load_rows, write_hidden_states
 from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.rollout import measure_acceptance
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.train_head import train_head
 
-from .prepared import packed
+from .prepared import load_head, packed
 
 STEPS, NEW_TOKENS = 3, 40
 ANSWERS = AnswersConfig(

@@ -15,9 +15,10 @@ from transformers import AutoTokenizer
 from vllm_eagle_pangu.training import corpus
 from vllm_eagle_pangu.training.command import run
 from vllm_eagle_pangu.training.config import CorpusConfig
-from vllm_eagle_pangu.training.head import load_head
 from vllm_eagle_pangu.training.hidden_states import load_rows
 from vllm_eagle_pangu.training.token_stream import read_texts
+
+from .prepared import load_head
 
 SOURCE = '''
 class Thing{n}:

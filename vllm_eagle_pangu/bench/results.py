@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from vllm_eagle_pangu.bench.experiments.throughput import compared
 from vllm_eagle_pangu.bench.figures import draw_figures
 from vllm_eagle_pangu.bench.records import Record, write_counts
 from vllm_eagle_pangu.bench.report import report
-from vllm_eagle_pangu.measure.files import write_csv, write_json
+from vllm_eagle_pangu.measure.files import write_csv, write_json, write_json_lines
 
 
 @dataclass
@@ -31,8 +30,7 @@ class Outcome:
 
 def write_results(outcome: Outcome, records: list[Record], out: Path) -> None:
     """Write everything into `out`; `records` sorted."""
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (out / "records.jsonl").write_text(lines, encoding="utf-8")
+    write_json_lines(records, out / "records.jsonl")
     write_counts(records, out / "counts.csv")
     for result in outcome.results:
         write_csv(result.rows, out / f"{result.key}.csv")

@@ -29,6 +29,10 @@ def write_json(content: object, path: Path) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
+def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
 def write_csv(
     rows: Sequence[Mapping[str, Any]], path: Path, columns: Sequence[str] | None = None
 ) -> None:

@@ -7,10 +7,9 @@ speculators, 0.9): columns `input_ids`, `loss_mask` (1 where the target speaks) 
 beside `token_freq.pt`, how often it said which token.
 """
 
-from __future__ import annotations
-
 import json
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_texts
 from vllm_eagle_pangu.measure.server import server_environment
@@ -39,6 +39,7 @@ DATASET_FILE = "dataset_info.json"
 INSTRUCTIONS = "instructions"
 # A part of the work is written when it is done: so many batches, some minutes of a small machine.
 BATCHES_PER_PART = 4
+_OF_TORCHRUN = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_|TORCHELASTIC_")
 
 # input_ids and loss_mask, both [T]
 Row = dict[str, list[int]]
@@ -71,20 +72,17 @@ def requests(
     if stream is not None and config.corpus_share:
         plain = round(len(asked) * config.corpus_share / (1 - config.corpus_share))
         length = min(max(config.prompt_lengths) + config.max_tokens, len(stream) // 3)
-        windows = TokenWindows(stream, length - 1, 1, seed + 1)
-        asked += [Request(windows.batch(i)[0].tolist(), 0, 0.0) for i in range(plain)]
+        windows = TokenWindows(stream, length - 1, seed + 1)
+        asked += [Request(windows[i].tolist(), 0, 0.0) for i in range(plain)]
     order = np.random.default_rng(seed).permutation(len(asked))
     return [asked[i] for i in order]
 
 
 def _snippets(config: AnswersConfig, stream: np.ndarray, seed: int) -> list[list[int]]:
     lengths = config.prompt_lengths
-    windows = TokenWindows(stream, max(lengths) - 1, 1, seed)
-    each = len(config.temperatures)
-    return [
-        windows.batch(i)[0, : lengths[i // each % len(lengths)]].tolist()
-        for i in range(config.samples)
-    ]
+    windows = TokenWindows(stream, max(lengths) - 1, seed)
+    turns = (i // len(config.temperatures) % len(lengths) for i in range(config.samples))
+    return [windows[i][: lengths[turn]].tolist() for i, turn in enumerate(turns)]
 
 
 def _conversations(config: AnswersConfig, tokenizer: Any, seed: int) -> list[list[int]]:
@@ -125,32 +123,20 @@ def write_answers(
 def _answer(
     config: AnswersConfig, target: Path, parts: dict[Path, Sequence[Request]], seed: int
 ) -> None:
-    options = {
-        "dtype": config.dtype,
-        "max_model_len": config.max_model_len,
-        "max_num_seqs": config.batch,
-        "kv_cache_memory_bytes": config.kv_cache_bytes,
-    }
     started, made = time.monotonic(), 0
     # In a process of its own: its memory is free afterwards, and its world is its own.
     with (
         _engines_environment(),
-        ProcessPoolExecutor(
-            1, get_context("spawn"), initializer=_load, initargs=(str(target), options)
-        ) as engine,
+        ProcessPoolExecutor(1, get_context("spawn"), _load, (config, target)) as engine,
     ):
-        for done, (path, asked) in enumerate(parts.items(), start=1):
+        told = tqdm(parts.items(), "answers", unit="part")
+        for path, asked in told:
             rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
             with whole_file(path) as partial:
                 partial.write_text(json.dumps(rows))
             made += sum(sum(row["loss_mask"]) for row in rows)
             minutes = (time.monotonic() - started) / 60
-            print(
-                f"answers {path.stem}: {done}/{len(parts)}, {made} tokens, "
-                f"{made / minutes / 60:.0f} tok/s, ETA "
-                f"{minutes / done * (len(parts) - done):.1f} min",
-                flush=True,
-            )
+            told.set_postfix_str(f"{made} tokens, {made / minutes / 60:.0f} tok/s")
             if config.max_minutes and minutes > config.max_minutes:
                 break
 
@@ -160,7 +146,7 @@ def _engines_environment() -> Iterator[None]:
     """Without torchrun's variables, by which an engine would look for its other ranks."""
     before = os.environ.copy()
     for key in before:
-        if key in Ranks.VARIABLES or key.startswith("TORCHELASTIC_"):
+        if _OF_TORCHRUN.match(key):
             del os.environ[key]
     os.environ.update(server_environment())
     try:
@@ -173,12 +159,18 @@ def _engines_environment() -> Iterator[None]:
 _llm: Any = None
 
 
-def _load(model: str, options: dict[str, Any]) -> None:
+def _load(config: AnswersConfig, target: Path) -> None:
     global _llm  # noqa: PLW0603 - of a process of its own, which has one engine
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from vllm import LLM
 
-    _llm = LLM(model, **options)
+    _llm = LLM(
+        str(target),
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.batch,
+        kv_cache_memory_bytes=config.kv_cache_bytes,
+    )
 
 
 def _end_with_parent() -> None:
@@ -223,8 +215,7 @@ def save_rows(rows: list[Row], folder: Path) -> None:
         said = zip(row["input_ids"], row["loss_mask"], strict=True)
         counts.update(token for token, spoken in said if spoken)
     torch.save(dict(counts), folder / FREQUENCIES_FILE)
-    columns = {name: [row[name] for row in rows] for name in ("input_ids", "loss_mask")}
-    lengths = [len(row["input_ids"]) for row in rows]
-    rows_of_tensors = Dataset.from_dict({**columns, "seq_len": lengths}).with_format("torch")
-    rows_of_tensors.save_to_disk(folder)  # with the format, which speculators takes as it is
+    dataset = Dataset.from_list([{**row, "seq_len": len(row["input_ids"])} for row in rows])
+    # With the format, which speculators takes as it is.
+    dataset.with_format("torch").save_to_disk(folder)
     print(f"answers: {len(rows)} rows, {sum(counts.values())} tokens of the target's", flush=True)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`eagle-pangu train --config X.yaml`: run, or resume, the stages of a training file."""
-
-from __future__ import annotations
+"""`eagle-pangu train --config X.yaml`: runs, or resumes, the stages of a training file."""
 
 import argparse
 import sys
@@ -23,8 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_eagle_pangu.training.stages import run_stages  # torch takes seconds to import
 
     try:
-        config = load_config(args.config)
-        run_stages(config)
+        run_stages(load_config(args.config))
     except (ValueError, FileNotFoundError) as error:
         print(f"eagle-pangu train: {error}", file=sys.stderr)
         return 2

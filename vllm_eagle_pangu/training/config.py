@@ -11,8 +11,6 @@ A file has general keys and a section for each stage it runs:
     head: {max_minutes: 30}
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -145,16 +143,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if self.target is not None and self.target_model is not None:
-            raise refusal(
-                "target_model",
-                self.target_model,
-                "a target section is given too",
-                "keep target_model to use a model you have, or the section to train one",
-            )
+            mend = "keep target_model to use a model you have, or the section to train one"
+            problem = "a target section is given too"
+            raise refusal("target_model", self.target_model, problem, mend)
         if self.corpus is not None and self.texts:
-            raise refusal(
-                "texts", list(self.texts), "a corpus section is given too", "keep one of them"
-            )
+            problem = "a corpus section is given too"
+            raise refusal("texts", list(self.texts), problem, "keep one of them")
 
 
 def load_config(path: Path) -> TrainConfig:

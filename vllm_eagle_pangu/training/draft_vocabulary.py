@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the target's vocabulary that the head drafts from, chosen by frequency."""
-
-from __future__ import annotations
+"""The tokens that a head drafts from, by frequency: with all, its output layer would dwarf it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +33,7 @@ class DraftVocabulary:
     @property
     def t2d(self) -> Tensor:
         """[V] bool: whether a target id can be drafted."""
-        mask = torch.zeros(self.vocab_size, dtype=torch.bool)
-        mask[self.target_ids] = True
-        return mask
+        return torch.isin(torch.arange(self.vocab_size), self.target_ids)
 
     def coverage(self, counts: Tensor) -> float:
         """Share of the counted tokens that can be drafted. counts: [V]."""
@@ -54,19 +50,15 @@ def vocabulary_of(prepared: Path, vocab_size: int, size: int) -> DraftVocabulary
         ValueError: `size` is not in 1..V-1 (vLLM refuses a d2t for equal vocabularies).
     """
     if not 0 < size < vocab_size:
-        raise refusal(
-            "head.draft_vocab_size",
-            size,
-            f"the target's vocabulary has {vocab_size}",
-            "choose at least 1 and less than that",
-        )
+        problem = f"the target's vocabulary has {vocab_size}"
+        mend = "choose at least 1 and less than that"
+        raise refusal("head.draft_vocab_size", size, problem, mend)
     offsets, mask = (prepared / f"{name}-{size}.npy" for name in ("d2t", "t2d"))
     if offsets.exists():
         target_ids = torch.from_numpy(np.load(offsets)) + torch.arange(size)
         return DraftVocabulary(target_ids, vocab_size)
-    counts = torch.zeros(vocab_size, dtype=torch.int64)
-    for token, count in torch.load(prepared / FREQUENCIES_FILE, weights_only=True).items():
-        counts[token] = count
+    said = torch.load(prepared / FREQUENCIES_FILE, weights_only=True)
+    counts = torch.tensor([said.get(token, 0) for token in range(vocab_size)])
     order = torch.sort(counts, descending=True, stable=True).indices
     vocabulary = DraftVocabulary(order[:size].sort().values, vocab_size)
     np.save(mask, vocabulary.t2d.numpy())

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
-    LlamaMLP,
+    LlamaDecoderLayer,
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
@@ -37,8 +37,7 @@ OF_TARGET = (
 
 def head_config(config: HeadConfig, target: Any) -> LlamaConfig:
     """The head's `config.json`: the target's, but for the MLP, the draft vocabulary, the taps."""
-    rope = target.rope_parameters or {}
-    theta = float(rope.get("rope_theta", 10000.0))
+    theta = float(target.rope_parameters["rope_theta"])
     return LlamaConfig(
         **{key: getattr(target, key) for key in OF_TARGET},
         architectures=["LlamaForCausalLMEagle3"],
@@ -95,52 +94,34 @@ class RolloutKeys:
         return mixed.reshape(batch, heads, anchors, dim)
 
 
-class DraftAttention(nn.Module):
-    """Attention whose inputs are twice as wide: normed embedding beside normed hidden state."""
+class DraftLayer(LlamaDecoderLayer):
+    """The head's only layer (`midlayer` in checkpoints), Llama's but for what attention is given.
+
+    That is twice as wide: the normed embedding beside the normed hidden state.
+    """
 
     def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
-        self.head_dim = config.head_dim
-        queries = config.num_attention_heads * config.head_dim
-        keys = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(2 * config.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
-        self.v_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
-        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
-
-    def forward(
-        self, rows: Tensor, rotary: tuple[Tensor, Tensor], past: RolloutKeys
-    ) -> tuple[Tensor, RolloutKeys]:
-        """rows: [B, A, 2H] -> [B, A, H], and `past` with this step's keys."""
-        query, key, value = (
-            linear(rows).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for linear in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        # Turned in the angles' precision, kept in the rows'.
-        turned = apply_rotary_pos_emb(query, key, *rotary)
-        query, key = (vectors.to(value.dtype) for vectors in turned)
-        seen = RolloutKeys(past.hidden, (*past.keys, key), (*past.values, value))
-        return self.o_proj(seen.attend(query).transpose(1, 2).flatten(2)), seen
-
-
-class DraftLayer(nn.Module):
-    """The head's only layer (`midlayer` in checkpoints)."""
-
-    def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
-        self.self_attn = DraftAttention(config)
-        self.mlp = LlamaMLP(config)
-        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        super().__init__(config, layer_idx=0)
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            size = getattr(self.self_attn, name).out_features
+            setattr(self.self_attn, name, nn.Linear(2 * config.hidden_size, size, bias=False))
 
     def forward(
         self, embeds: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor], past: RolloutKeys
     ) -> tuple[Tensor, RolloutKeys]:
         """embeds, hidden: [B, A, H] -> state before the final norm [B, A, H], seen keys."""
         rows = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1)
-        mixed, seen = self.self_attn(rows.to(hidden.dtype), rotary, past)
-        residual = hidden + mixed
+        attention, rows = self.self_attn, rows.to(hidden.dtype)
+        query, key, value = (
+            linear(rows).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+            for linear in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        # Turned in the angles' precision, kept in the rows'.
+        turned = apply_rotary_pos_emb(query, key, *rotary)
+        query, key = (vectors.to(value.dtype) for vectors in turned)
+        seen = RolloutKeys(past.hidden, (*past.keys, key), (*past.values, value))
+        residual = hidden + attention.o_proj(seen.attend(query).transpose(1, 2).flatten(2))
         return residual + self.mlp(self.post_attention_layernorm(residual)), seen
 
 
@@ -185,14 +166,10 @@ def save_head(
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
     """Write config.json and model.safetensors; the embedding is left out, it is the target's."""
-    weights = {
-        name: tensor.detach().to("cpu", dtype).contiguous()
-        for name, tensor in head.state_dict().items()
-    }
+    weights = {name: tensor.to("cpu", dtype) for name, tensor in head.state_dict().items()}
     weights.update(d2t=vocabulary.d2t, t2d=vocabulary.t2d)
     with whole_file(folder / WEIGHTS_FILE) as partial:
-        save_file(weights, partial, metadata={"format": "pt"})
-        partial.chmod(0o644)  # safetensors writes for the owner alone
+        partial.write_bytes(save(weights, metadata={"format": "pt"}))
     # As transformers 4 and other readers have these two.
     older = {
         "rope_theta": head.config.rope_parameters["rope_theta"],
@@ -200,13 +177,3 @@ def save_head(
     }
     with whole_file(folder / "config.json") as partial:
         partial.write_text(json.dumps(head.config.to_diff_dict() | older, indent=2) + "\n")
-
-
-def load_head(folder: Path) -> tuple[EagleHead, DraftVocabulary]:
-    """Read what `save_head` wrote, as float32."""
-    head = EagleHead(LlamaConfig.from_pretrained(folder))
-    weights = load_file(folder / WEIGHTS_FILE)
-    d2t, _ = weights.pop("d2t"), weights.pop("t2d")
-    head.load_state_dict(weights)
-    target_ids = d2t + torch.arange(len(d2t))
-    return head.eval(), DraftVocabulary(target_ids, head.config.vocab_size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target's hidden states over the prepared answers: a file a row, as speculators reads them.
+"""The target's hidden states, taken once for every step: a file a row, as speculators reads it.
 
 `hidden_states/hs_{i}.safetensors` of row i: `token_ids [T] int64`, and `hidden_states [T, taps + 1,
 H] bfloat16`, residual streams at the taps and behind the last layer, before its norm. That is what
@@ -7,19 +7,17 @@ vLLM's method `extract_hidden_states` gives, too, and `speculators generate-offl
 `inputs.json` beside them names the taps, which no file does.
 """
 
-from __future__ import annotations
-
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.ranks import Ranks
@@ -46,27 +44,17 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
     left = sum(len(ids) for tokens, _ in todo for ids in tokens)
     _check_room(folder, teacher, left * ranks.size)
     check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)}, ranks)
-    if ranks.first:
-        for half in (folder / STATES_FOLDER).glob(".tmp*"):
-            half.unlink()  # of safetensors, which was killed while it wrote
-    ranks.meet()
-    started = told = time.monotonic()
-    done = 0
-    for tokens, missing in todo:
-        # Behind a row's end nothing looks back at the padding.
-        padded = pad_sequence(tokens, batch_first=True).to(teacher.device)
-        states = teacher.read(padded).to("cpu", torch.bfloat16)
-        for place, file in missing.items():
-            ids = tokens[place]
-            found = states[place, : len(ids)].contiguous()
-            with whole_file(file) as partial:
-                save_file({"token_ids": ids, "hidden_states": found}, partial)
-        done += sum(map(len, tokens))
-        if time.monotonic() - told > REPORT_S:
-            told = time.monotonic()
-            rate = done / (told - started)
-            minutes = (left - done) / rate / 60
-            print(f"hidden states: {rate:.0f} tok/s, ETA {minutes:.1f} min", flush=True)
+    with tqdm(total=left, unit="tok", desc="hidden states", mininterval=REPORT_S) as told:
+        for tokens, missing in todo:
+            # Behind a row's end nothing looks back at the padding.
+            padded = pad_sequence(tokens, batch_first=True).to(teacher.device)
+            states = teacher.read(padded).to("cpu", torch.bfloat16)
+            for place, file in missing.items():
+                ids = tokens[place]
+                found = states[place, : len(ids)].contiguous()
+                with whole_file(file) as partial:
+                    partial.write_bytes(save({"token_ids": ids, "hidden_states": found}))
+            told.update(sum(map(len, tokens)))
     ranks.meet()
 
 
@@ -81,12 +69,9 @@ def _todo(
         tokens = [rows[row]["input_ids"] for row in batch]
         highest = int(torch.cat(tokens).max())
         if highest >= vocabulary:
-            raise refusal(
-                "run_dir",
-                str(folder),
-                f"token {highest} is of another tokenizer: the target has {vocabulary}",
-                "name as target_model what the rows were prepared for",
-            )
+            problem = f"token {highest} is of another tokenizer: the target has {vocabulary}"
+            mend = "name as target_model what the rows were prepared for"
+            raise refusal("run_dir", str(folder), problem, mend)
         files = enumerate(states_file(folder, row) for row in batch)
         missing = {i: file for i, file in files if not _is_whole(file, teacher, tokens[i])}
         if missing:
@@ -112,9 +97,8 @@ def load_rows(folder: Path) -> Any:
     rows = load_from_disk(folder).with_format("torch")
     for column in ("input_ids", "loss_mask", "seq_len"):
         if column not in rows.column_names:
-            raise refusal(
-                "run_dir", str(folder), f"its dataset has no {column!r}", "prepare it again"
-            )
+            problem = f"its dataset has no {column!r}"
+            raise refusal("run_dir", str(folder), problem, "prepare it again")
     return rows
 
 
@@ -122,12 +106,9 @@ def _check_room(folder: Path, teacher: Teacher, tokens: int) -> None:
     needs = tokens * (len(teacher.taps) + 1) * teacher.config.hidden_size * 2
     free = shutil.disk_usage(folder).free
     if needs > free:
-        raise refusal(
-            "run_dir",
-            str(folder),
-            f"hidden states need {needs / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB",
-            "name a folder on another disk, or ask for fewer samples",
-        )
+        problem = f"hidden states need {needs / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB"
+        mend = "name a folder on another disk, or ask for fewer samples"
+        raise refusal("run_dir", str(folder), problem, mend)
 
 
 def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:
@@ -142,19 +123,12 @@ def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:
     with file:
         named = {"token_ids", "hidden_states"} <= set(file.keys())
         if not named or not torch.equal(file.get_tensor("token_ids"), ids):
-            raise refusal(
-                "run_dir",
-                str(path),
-                "has no states of its row in the dataset",
-                "remove it, and run the same command",
-            )
+            problem = "has no states of its row in the dataset"
+            raise refusal("run_dir", str(path), problem, "remove it, and run the same command")
         shape = file.get_slice("hidden_states").get_shape()
     needed = [len(ids), len(teacher.taps) + 1, teacher.config.hidden_size]
     if shape != needed:
-        raise refusal(
-            "head.taps",
-            list(teacher.taps),
-            f"hidden_states in {path} are {shape}, not {needed}",
-            "name the taps and the target that they were made with, or remove their folder",
-        )
+        problem = f"hidden_states in {path} are {shape}, not {needed}"
+        mend = "name the taps and the target that they were made with, or remove their folder"
+        raise refusal("head.taps", list(teacher.taps), problem, mend)
     return True

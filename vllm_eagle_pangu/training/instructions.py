@@ -6,9 +6,6 @@ installed. Whatever fills a slot has a name, and a hash of that name decides its
 function or text of a held-out prompt is in a training prompt.
 """
 
-from __future__ import annotations
-
-import json
 import random
 import re
 from collections import Counter
@@ -20,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from vllm_eagle_pangu.measure.files import write_json_lines
 from vllm_eagle_pangu.training import quotable
 from vllm_eagle_pangu.training.corpus import is_held_out
 from vllm_eagle_pangu.training.quotable import HELD_OUT, Item
@@ -47,14 +45,14 @@ def instructions(count: int, seed: int, held_out: bool = False) -> list[Instruct
     The same ones for the same installed versions. Raises ValueError where there are fewer.
     """
     rng = random.Random(seed)
-    kinds = {kind: _drawing(kind, held_out, rng) for kind in _book()["kinds"]}
-    shares = {kind: entry["share"] for kind, entry in _book()["kinds"].items()}
+    book = _book()["kinds"]
+    kinds = {kind: _drawing(kind, held_out, rng) for kind in book}
     made: Counter[str] = Counter()
     found: dict[str, Instruction] = {}
     while len(found) < count:
         if not kinds:
             raise ValueError(f"count={count}: only {len(found)} instructions are there; ask fewer")
-        kind = max(kinds, key=lambda kind: shares[kind] / (2 * made[kind] + 1))
+        kind = max(kinds, key=lambda kind: book[kind]["share"] / (2 * made[kind] + 1))
         drawn = (kinds[kind]() for _ in range(_STALE))
         new = next((one for one in drawn if one is not None and one.prompt not in found), None)
         if new is None:
@@ -73,26 +71,23 @@ def write_instructions(path: Path, count: int, seed: int, held_out: bool = False
     `measure/instructions.jsonl` is 80 of the held-out side with seed 0.
     """
     chosen = instructions(count, seed, held_out)
-    lines = [{"id": f"instruction-{n:03d}", **asdict(one)} for n, one in enumerate(chosen)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = ({"id": f"instruction-{n:03d}", **asdict(one)} for n, one in enumerate(chosen))
+    write_json_lines(rows, path)
 
 
 @cache
 def _book() -> dict[str, Any]:
-    """The YAML, with the lists under each word joined."""
     book: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-    for group in ("topics", "details"):
-        for slot, entries in book[group].items():
-            lists = (entry if isinstance(entry, list) else [entry] for entry in entries)
-            book[group][slot] = [str(item) for items in lists for item in items]
-    book["verbs"] = {verb for verbs in book["verbs"] for verb in verbs}
     return book
 
 
 def _drawing(kind: str, held_out: bool, rng: random.Random) -> Callable[[], Instruction | None]:
     """A function that draws one prompt, or None where what it drew does not fit."""
     entry, details = _book()["kinds"][kind], _book()["details"]
-    topics = _topics(held_out)
+    topics = {
+        slot: [item for item in items if is_held_out(f"{slot}/{item}", HELD_OUT) == held_out]
+        for slot, items in _book()["topics"].items()
+    }
     quoted = entry["from"] != "topics"
     items = getattr(quotable, entry["from"])(held_out) if quoted else [Item("", {})]
 
@@ -122,13 +117,6 @@ def _drawing(kind: str, held_out: bool, rng: random.Random) -> Callable[[], Inst
         return Instruction(kind, tuple(sources), text) if fits else None
 
     return draw
-
-
-def _topics(held_out: bool) -> dict[str, list[str]]:
-    return {
-        slot: [item for item in items if is_held_out(f"{slot}/{item}", HELD_OUT) == held_out]
-        for slot, items in _book()["topics"].items()
-    }
 
 
 def _as_typed(text: str, rng: random.Random) -> str:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of one shape from prepared rows of many lengths: one answer after the other."""
+"""Batches of one shape, as a compiled step needs them, from answers of many lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ class PackedRows:
         self._data = load_rows(folder)
         lengths = self._data.with_format(None)["seq_len"]
         self._lengths = {row: min(lengths[row], length) for row in rows}
-        self._turns: dict[int, list[list[int]]] = {}
+        self._packed = cache(self._pack)
 
     def batch(self, index: int) -> PackedBatch:
         turn = 0
@@ -55,19 +56,17 @@ class PackedRows:
         """Every row once, in batches."""
         return [self._read(0, i) for i in range(-(-len(self._packed(0)) // self._batch))]
 
-    def _packed(self, turn: int) -> list[list[int]]:
+    def _pack(self, turn: int) -> list[list[int]]:
         """Which answers lie in which packed row, in the order of that turn through the data."""
-        if turn not in self._turns:
-            rng = np.random.default_rng([self._seed, turn])
-            packed, room = list[list[int]](), 0
-            for row in rng.permutation(list(self._lengths)).tolist():
-                if self._lengths[row] > room:
-                    packed.append([])
-                    room = self._length
-                packed[-1].append(row)
-                room -= self._lengths[row]
-            self._turns[turn] = packed
-        return self._turns[turn]
+        rng = np.random.default_rng([self._seed, turn])
+        packed, room = list[list[int]](), 0
+        for row in rng.permutation(list(self._lengths)).tolist():
+            if self._lengths[row] > room:
+                packed.append([])
+                room = self._length
+            packed[-1].append(row)
+            room -= self._lengths[row]
+        return packed
 
     def _read(self, turn: int, index: int) -> PackedBatch:
         part = slice(index * self._batch, (index + 1) * self._batch)

@@ -5,8 +5,6 @@ Files have the sides that stage `corpus` gives them; a package's side is the has
 What the held-out side quotes is of the standard library, but for one-line summaries.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a torchrun: who does what, and where they meet."""
+"""The processes of a torchrun, or the only one: who does what, and where they meet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,14 +20,8 @@ Made = TypeVar("Made")
 class Ranks:
     """One of the processes; unless `joined` the only one."""
 
-    VARIABLES: ClassVar = (
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-        "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    )  # fmt: skip
-
     rank: int = 0
     size: int = 1
-    device: str = "cpu"
 
     @classmethod
     @contextmanager
@@ -40,7 +34,7 @@ class Ranks:
         backend = "nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, timeout=timedelta(days=30))
         try:
-            yield cls(dist.get_rank(), dist.get_world_size(), device)
+            yield cls(dist.get_rank(), dist.get_world_size())
         finally:
             dist.destroy_process_group()
 
@@ -57,13 +51,11 @@ class Ranks:
             dist.barrier()
 
     def one_after_first(self, make: Callable[[], Made]) -> Made:
-        """What `make` gives: the first rank makes it, the others find its files."""
-        if not self.first:
-            self.meet()
-        made = make()
+        """What `make` gives from the files that the first rank's call has left."""
         if self.first:
-            self.meet()
-        return made
+            make()
+        self.meet()
+        return make()
 
     def average(self, tensors: list[torch.Tensor]) -> None:
         """Replace each tensor by its mean over the ranks."""
@@ -74,8 +66,7 @@ class Ranks:
 
     def from_first(self, value: float) -> float:
         """The first rank's value, in every rank."""
-        if self.size == 1:
-            return value
-        shared = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.broadcast(shared, 0)
-        return float(shared)
+        shared = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(shared, 0)
+        return shared[0]

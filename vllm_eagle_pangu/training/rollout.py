@@ -6,8 +6,6 @@ the target's distribution over the draft vocabulary at every rollout step, weigh
 `step_decay ** k` (EAGLE-3 paper, section 3.2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -120,21 +118,20 @@ def measure_acceptance(
         walk = rollout(head, teacher, batch.to(teacher.device), steps)
         found = [head.lm_head(normed).topk(width).indices.cpu() for normed in walk]
         best = vocabulary.target_ids[torch.stack(found)]  # [K, B, A, width]
-        rows, anchors = best.shape[1:3]
+        anchors = best.shape[2]
         later = torch.arange(anchors)[None] + torch.arange(2, steps + 2)[:, None]
         # [K, B, A]: the token that step k is to name, where it is of the same answer.
         named, of = (part[:, later].transpose(0, 1) for part in (batch.tokens, batch.document))
         document = batch.document[:, :anchors]
         right = (best == named[..., None]) & (of == document)[..., None]
-        # [B, A]: an answer's number where the token after a place is spoken, and is the root.
+        # [B, A]: whether the token after a place is spoken, and is the root.
         after = slice(1, anchors + 1)
         root = batch.spoken[:, after] & (batch.document[:, after] == document)
-        number = torch.where(
-            root, document + batch.tokens.shape[1] * torch.arange(rows)[:, None], -1
-        )
-        for answer in number[root].unique():
-            hits.append(right[:, number == answer, 0])
-            tops.append(right[:, number == answer].any(-1))
+        for row, answers in enumerate(document):
+            for answer in answers[root[row]].unique():
+                places = root[row] & (answers == answer)
+                hits.append(right[:, row, places, 0])
+                tops.append(right[:, row, places].any(-1))
     shares = torch.cat(hits, 1).float().mean(1).tolist()
     return {
         **{f"held_out_{step}": share for step, share in enumerate(shares)},

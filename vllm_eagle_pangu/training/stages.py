@@ -9,11 +9,10 @@
 A stage that is finished is skipped; one that was interrupted resumes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,16 +89,8 @@ class _Stages:
         sizes = teacher.config.vocab_size, config.draft_vocab_size
         vocabulary = ranks.one_after_first(lambda: vocabulary_of(prepared, *sizes))
         folder = self.folder / "head"
-        train_head(
-            config,
-            teacher,
-            vocabulary,
-            prepared,
-            folder,
-            self.config.seed,
-            lambda head: save_head(head, vocabulary, folder / "draft"),
-            ranks,
-        )
+        export = partial(save_head, vocabulary=vocabulary, folder=folder / "draft")
+        train_head(config, teacher, vocabulary, prepared, folder, self.config.seed, export, ranks)
 
     def _token_stream(self) -> np.ndarray:
         """The corpus of stage `corpus`, or the user's texts, tokenized once."""
@@ -108,9 +99,8 @@ class _Stages:
             tokenizer = AutoTokenizer.from_pretrained(self._target())
             write_stream(path, tokenizer, read_texts(texts))
         if not path.exists():
-            raise ValueError(
-                f"{path} is missing: give texts, add a corpus section, or run it first"
-            )
+            mend = "give texts, add a corpus section, or run it first"
+            raise ValueError(f"{path} is missing: {mend}")
         stream: np.ndarray = np.load(path, mmap_mode="r")
         return stream
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target as the head's teacher: hidden states at the taps, and next-token distributions."""
-
-from __future__ import annotations
+"""The target as a head's teacher: hidden states at the taps, and next-token distributions."""
 
 import json
 from functools import partial
@@ -28,26 +26,12 @@ class Teacher:
                 "(tap k is the state after k layers)"
             )
         self.model, self.taps = model.eval().requires_grad_(False), taps
+        self.config, self.device = model.config, model.device
+        self.embedding: nn.Embedding = model.get_input_embeddings()
+        self.output_weight: Tensor = model.get_output_embeddings().weight  # [V, H_t]
         self._caught: dict[int, Tensor] = {}
         for tap in {*taps, layers}:
             model.model.layers[tap - 1].register_forward_hook(partial(self._catch, tap))
-
-    @property
-    def config(self) -> Any:
-        return self.model.config
-
-    @property
-    def device(self) -> torch.device:
-        return self.output_weight.device
-
-    @property
-    def embedding(self) -> nn.Embedding:
-        return self.model.get_input_embeddings()
-
-    @property
-    def output_weight(self) -> Tensor:
-        """[V, H_t]"""
-        return self.model.get_output_embeddings().weight
 
     @torch.no_grad()
     def read(self, tokens: Tensor) -> Tensor:
@@ -56,8 +40,8 @@ class Teacher:
         The last is not normed yet: `logits` does that.
         """
         self.model.model(input_ids=tokens, use_cache=False)
-        last = self.model.config.num_hidden_layers
-        found = torch.stack([self._caught[tap] for tap in (*self.taps, last)], dim=2)
+        taps = (*self.taps, self.config.num_hidden_layers)
+        found = torch.stack([self._caught[tap] for tap in taps], dim=2)
         self._caught.clear()
         return found
 

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage `head`: train an EAGLE-3 head with training-time test (EAGLE-3 paper, section 3.2).
-
-Each step unrolls the head K times on its own states, as drafting will: `rollout.py`.
-"""
-
-from __future__ import annotations
+"""Stage `head`: train an EAGLE-3 head on prepared answers, from what the target has learnt."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -72,9 +67,8 @@ def train_head(
     rows = len(load_rows(prepared))
     training = rows - config.held_out
     if training < 1:
-        raise refusal(
-            "head.held_out", config.held_out, f"there are {rows} answers", "ask for more samples"
-        )
+        problem = f"there are {rows} answers"
+        raise refusal("head.held_out", config.held_out, problem, "ask for more samples")
     batches, held_out = (
         PackedRows(prepared, part, config.length, config.batch, seed)
         for part in (range(training), range(training, rows))
@@ -86,7 +80,6 @@ def train_head(
     inputs = {f"target_model.{key}": getattr(shape, key) for key in OF_TARGET} | {
         f"head.{key}": getattr(config, key) for key in sizes
     }
-    run = TrainingRun(config, head, folder, inputs, ranks)
     forward = head
     if config.compile:
         torch._dynamo.config.recompile_limit = 4 * config.rollout_steps
@@ -104,9 +97,8 @@ def train_head(
 
     def save() -> Figures:
         export(head)
-        answers = held_out.all()
         answers, steps = held_out.all(), config.rollout_steps
         return measure_acceptance(head, teacher, vocabulary, answers, steps)
 
-    run.train(learn, save)
+    TrainingRun(config, head, folder, inputs, ranks).train(learn, save)
     return head.eval()

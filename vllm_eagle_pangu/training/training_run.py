@@ -4,8 +4,6 @@
 The learning rate follows the budget's progress, so a run cut by the clock has decayed just as well.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time
@@ -73,7 +71,7 @@ class TrainingRun:
     def train(
         self,
         learn: Callable[[int, float], tuple[int, Figures]],
-        save: Callable[[], Figures],
+        save: Callable[[], Figures | None],
     ) -> None:
         """Train until the budget is used up. Writes log.csv, acceptance.csv and state.pt.
 
