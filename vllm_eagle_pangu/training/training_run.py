@@ -21,6 +21,8 @@ from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.run_folder import INPUTS_FILE, check_inputs, whole_file
 
 STATE_FILE = "state.pt"
+# Of what it holds: optimizers number their parameters, here by name.
+STATE_VERSION = 2
 _NOT_FOR_MUON = ("embed_tokens", "lm_head")
 
 Figures = dict[str, float]
@@ -47,7 +49,7 @@ class TrainingRun:
         """
         self._config, self._model, self._folder, self._ranks = config, model, folder, ranks
         matrices, others = list[nn.Parameter](), list[nn.Parameter]()
-        for name, parameter in model.named_parameters():
+        for name, parameter in sorted(model.named_parameters()):
             inside = parameter.ndim == 2 and not any(key in name for key in _NOT_FOR_MUON)
             (matrices if inside else others).append(parameter)
         self._optimizers: dict[torch.optim.Optimizer, float] = {
@@ -142,6 +144,7 @@ class TrainingRun:
 
     def _save(self) -> None:
         state = {
+            "version": STATE_VERSION,
             "position": (self._step, self._tokens, self._seconds),
             "rows": self._rows,
             "model": self._model.state_dict(),
@@ -159,7 +162,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    if "rows" not in state:
+    if state.get("version") != STATE_VERSION:
         mend = "remove it to train from nothing"
         raise refusal("run_dir", str(path), "is of an earlier version", mend)
     return state
