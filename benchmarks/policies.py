@@ -3,11 +3,14 @@
 
     python benchmarks/policies.py record --pair demo runs/policies-demo.npz
     python benchmarks/policies.py compare runs/policies-demo.npz [--batches 1 2 4 8 16 32]
+    python benchmarks/policies.py disturb runs/policies-demo.npz --batches 1 8 32
 
 `record` decodes a pair's prompts with real engines, and keeps every candidate that the head would
 have drafted at every token, and what the parts of a step take at several batch sizes. `compare`
 serves those texts to B clients at a time: trees, their walk and the policies are the engine's own,
 step times are what was recorded, with 10 % of noise. The oracle knows what the target will say.
+`disturb` has adaptive trees start with wrong costs, with a head that is never right, or a machine
+slow down.
 """
 
 import argparse
@@ -45,6 +48,7 @@ NOISE = 0.1
 # A number of rows that was seen less often is not believed.
 OFTEN = 5
 STEPS = 1500
+WINDOW = 100
 FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), (4, 12), (5, 16))]
 
 
@@ -278,32 +282,54 @@ class Oracle(FixedShape):
         return [tree.ordered(order).cut(paths.length)]
 
 
-def tokens_per_second(
-    recorded: dict[str, np.ndarray], batch: int, policy: TreePolicy, steps: int = STEPS
-) -> float:
-    """Over `steps`, a third of which nobody measures."""
+def course(
+    recorded: dict[str, np.ndarray],
+    batch: int,
+    policy: TreePolicy,
+    steps: int = STEPS,
+    believed: float = 1.0,
+    slower: tuple[int, float] = (0, 1.0),
+) -> np.ndarray:
+    """`[steps + 1, 2]`: tokens and seconds since the start.
+
+    `believed`: of what a forward takes, what the profile at the start says. `slower`: from this
+    step on everything takes so many times as long.
+    """
     machine = Machine(recorded)
     if isinstance(policy, AdaptiveShapes):
         policy.costs.clock = lambda: machine.now
         # As the engine does at its start.
         for rows in 2 ** np.arange(10):
-            policy.costs.forward.add(int(rows), float(np.interp(rows, *recorded["forward"].T)))
+            seconds = believed * float(np.interp(rows, *recorded["forward"].T))
+            policy.costs.forward.add(int(rows), seconds)
     service = Service(recorded, batch, machine)
-    for _ in range(steps // 3):
+    found = [(0, 0.0)]
+    for step in range(steps):
+        if step == slower[0]:
+            machine.factor = slower[1]
         service.step(policy)
-    before = service.emitted, machine.now
-    for _ in range(steps - steps // 3):
-        service.step(policy)
-    return (service.emitted - before[0]) / (machine.now - before[1])
+        found.append((service.emitted, machine.now))
+    return np.array(found)
+
+
+def speed(run: np.ndarray, begin: int, end: int) -> float:
+    """Tokens per second from one step to another."""
+    tokens, seconds = run[end] - run[begin]
+    return float(tokens / seconds)
+
+
+def settled(recorded: dict[str, np.ndarray], batch: int, policy: TreePolicy) -> float:
+    """Tokens per second after a third of the steps."""
+    return speed(course(recorded, batch, policy), STEPS // 3, STEPS)
 
 
 def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
     """By batch size, every policy's speed over plain decoding's."""
     for batch in batches:
-        plain = tokens_per_second(recorded, batch, NoTrees(SHAPE))
+        plain = settled(recorded, batch, NoTrees(SHAPE))
 
         def ratio(policy: TreePolicy, batch: int = batch, plain: float = plain) -> float:
-            return tokens_per_second(recorded, batch, policy) / plain
+            return settled(recorded, batch, policy) / plain
 
         fixed = {shape: ratio(FixedShape(TreeShape(*shape))) for shape in FIXED}
         depths = range(1, SHAPE.depth + 1)
@@ -319,6 +345,42 @@ def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
         }
 
 
+def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
+    """What is wrong at first, or suddenly, and how soon adaptive trees are as fast as without it.
+
+    `steps`: till the speed of the next `WINDOW` is 0.97 of the one that it has in the end.
+    """
+    wrong = dict(recorded)
+    # Another position's candidates: what the head says stays, and nothing of it is right.
+    wrong["tokens"] = recorded["tokens"].copy()
+    wrong["tokens"][:, 1:] = -2
+    half = STEPS // 2
+    cases: dict[str, tuple[dict[str, np.ndarray], int, dict]] = {
+        "nothing": (recorded, 0, {}),
+        "a profile of half the times": (recorded, 0, {"believed": 0.5}),
+        "a profile of twice the times": (recorded, 0, {"believed": 2.0}),
+        "a head that is never right": (wrong, 0, {}),
+        "twice as slow from the middle on": (recorded, half, {"slower": (half, 2.0)}),
+    }
+    for batch in batches:
+        for name, (told, since, how) in cases.items():
+            slow = how.get("slower", (0, 1.0))[1]
+            plain = settled(recorded, batch, NoTrees(SHAPE)) / slow
+            run = course(told, batch, AdaptiveShapes(SHAPE, OPS), 2 * STEPS, **how)
+            end = speed(run, STEPS, 2 * STEPS)
+            starts = range(since, STEPS, 10)
+            late = (at for at in starts if speed(run, at, at + WINDOW) >= 0.97 * end)
+            steps = next(late, STEPS) - since
+            first = speed(run, since, since + WINDOW) / end
+            yield {
+                "wrong": name,
+                "batch": batch,
+                "in the end": end / plain,
+                "first 100 steps": first,
+                "steps": steps,
+            }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -327,21 +389,24 @@ def main() -> None:
     recorder.add_argument("--prompts", type=int, default=32)
     recorder.add_argument("--tokens", type=int, default=96)
     recorder.add_argument("file", type=Path)
-    comparer = commands.add_parser("compare")
-    comparer.add_argument("--batches", type=int, nargs="+", default=BATCHES)
-    comparer.add_argument("file", type=Path)
+    for name in ("compare", "disturb"):
+        comparer = commands.add_parser(name)
+        comparer.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+        comparer.add_argument("file", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "record":
         arguments.file.parent.mkdir(parents=True, exist_ok=True)
         found = record(pair.find(arguments.pair), arguments.prompts, arguments.tokens)
         np.savez_compressed(arguments.file, **found)
         return
+    work = compare if arguments.command == "compare" else disturb
     rows = []
-    for row in compare(dict(np.load(arguments.file)), arguments.batches):
-        print(json.dumps({key: round(value, 3) for key, value in row.items()}), flush=True)
+    for row in work(dict(np.load(arguments.file)), arguments.batches):
+        print(json.dumps(row), flush=True)
         rows.append(row)
-    print(markdown(list(rows[0]), [[f"{value:.3g}" for value in row.values()] for row in rows]))
-    print(save(arguments.file.stem, {"ratio to plain decoding": rows}))
+    lines = [[v if isinstance(v, str) else f"{v:.3g}" for v in row.values()] for row in rows]
+    print(markdown(list(rows[0]), lines))
+    print(save(f"{arguments.file.stem}-{arguments.command}", {"rows": rows}))
 
 
 if __name__ == "__main__":

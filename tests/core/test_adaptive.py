@@ -97,6 +97,21 @@ def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
         assert (falling >= every[count - 1] - 1e-12).all()
 
 
+def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
+    policy = AdaptiveShapes(SHAPE, OPS)
+    for seed in range(8):
+        policy.plan([None] * 3)
+        trees = [random_trees(seed, batch=1), random_trees(seed, batch=2, rows=4)]
+        kept = policy.keep(trees, 3)
+        assert [tree.batch_size for tree in kept] == [1, 2]
+        for tree in kept:
+            tree.check()
+            draws = tree.tokens.roll(-1, dims=1)
+            paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
+            policy.observe(StepReport(3, 3, [], [], tree, paths, {"verify": 0.01, "grow": 0.01}))
+    assert policy.belief.seen.sum() > 8 and policy.nodes.sum() > 0
+
+
 def path(tree: TreeBatch, request: int, row: int) -> list[int]:
     tokens = []
     while row:

@@ -78,6 +78,7 @@ class AdaptiveShapes:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
         batch = len(requests)
         self._plans += 1
+        self._sums.clear()
         if batch != self._batch or self._plans % REASSESSED == 0:
             self._reassess(batch)
         self._whole = self._plans % LOOK_DEEPER == 0
@@ -97,8 +98,6 @@ class AdaptiveShapes:
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
         self.costs.drew(level, self._drafted)
-        if level == 1:
-            self._sums.clear()
         share = np.exp(score.numpy()).sum(axis=1)
         self._sums.append(share)
         if self._whole:
@@ -114,17 +113,17 @@ class AdaptiveShapes:
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
-        if not trees:
-            return trees
-        # All of one shape, as planned.
-        (tree,) = trees
-        kept, chance = self.ops.tree_prune(tree, self.belief, self._nodes_cost)
-        if not self._pays or self._plans % REMEMBERED == 0:
-            self._remember(tree, chance.numpy())
-        if 1 < tree.max_depth == self.largest.depth:
+        if trees and self._sums and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
             self.costs.drew_last(self._drafted)
-        return [TreeBatch.of(kept, tree.max_depth)]
+        found = []
+        # One batch of trees, as they were planned in one shape, unless the drafter cannot.
+        for tree in trees:
+            kept, chance = self.ops.tree_prune(tree, self.belief, self._nodes_cost)
+            if not self._pays or self._plans % REMEMBERED == 0:
+                self._remember(tree, chance.numpy())
+            found.append(TreeBatch.of(kept, tree.max_depth))
+        return found
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
@@ -171,7 +170,7 @@ class AdaptiveShapes:
         leaves = min(1 - tree.batch_size / self._known, (1 - WEIGHT) ** tree.batch_size)
         self.nodes = leaves * self.nodes + (1 - leaves) * found
         self.depth = leaves * self.depth + (1 - leaves) * tree.max_depth
-        for below in range(1, tree.max_depth):
+        for below in range(1, min(tree.max_depth, len(self._sums) + 1)):
             bins = share_bins(self._sums[below - 1])
             found = np.where(level == below + 1, chance, 0.0)
             remain = (1 - WEIGHT) ** np.bincount(bins, minlength=SHARES)
