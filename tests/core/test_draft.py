@@ -150,3 +150,23 @@ def test_the_first_nodes_down_to_a_depth_are_all_of_them(shape, seed, depth):
     assert (behind[behind > 0] > depth).all()
     if shape.width == 1:
         assert shape.nodes_down_to(depth) == min(depth, shape.nodes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SHAPES, st.integers(1, 4), st.integers(0, 10**6), st.sampled_from(["reference", "cpp"]))
+def test_trees_that_end_early_are_those_of_a_shallower_shape(shape, depth, seed, implementation):
+    ops, depth = Ops.bind(implementation), min(depth, shape.depth)
+    levels = list(drafts(shape, 3, seed))[:depth]
+    nodes = min(shape.nodes, TreeShape(shape.width, depth, 1).capacity)
+    grown = []
+    for drafted in (shape, TreeShape(shape.width, depth, nodes)):
+        grower = TreeGrower(drafted, ops)
+        grower.grow_first(*levels[0])
+        for level in levels[1:]:
+            grower.grow(*level)
+        grown.append(grower.finish(torch.arange(3)))
+    early, shallow = grown
+    early.check()
+    assert early.max_depth == depth
+    for mine, its in zip(vars(early).values(), vars(shallow).values(), strict=True):
+        assert torch.equal(torch.as_tensor(mine), torch.as_tensor(its))
