@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.doctor import command, ops, pair, versions
+from vllm_eagle_pangu.doctor import ops, pair, quick, versions
 from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG
 from vllm_eagle_pangu.kernels import tree_build
@@ -216,10 +216,10 @@ def test_a_check_that_raises_keeps_no_other_from_running(monkeypatch):
     def broken():
         raise OSError("no such thing")
 
-    monkeypatch.setattr(command.traps, "CHECKS", (broken, command.traps.one_process))
-    monkeypatch.setattr(command, "findings_of", lambda *words: iter(()))
-    monkeypatch.setattr(command, "_ops", lambda: iter(()))
-    lines = [finding.line() for finding in command.examine([])]
+    monkeypatch.setattr(quick.traps, "CHECKS", (broken, quick.traps.one_process))
+    monkeypatch.setattr(quick, "findings_of", lambda *words: iter(()))
+    monkeypatch.setattr(quick, "ops", lambda: iter(()))
+    lines = [finding.line() for finding in quick.examine([])]
     assert "not checked: OSError: no such thing" in lines[-2]
     assert "processes" in lines[-1]
 
