@@ -86,7 +86,7 @@ def _chip() -> Finding:
     import torch
 
     if not (count := torch.npu.device_count()):
-        return Finding(NPU, WRONG, "torch_npu sees no NPU", "npu-smi info")
+        return Finding(NPU, WRONG, "torch_npu sees no NPU: what does npu-smi info say?")
     memory = torch.npu.get_device_properties(0).total_memory / 2**30
     return Finding(NPU, OK, f"{torch.npu.get_device_name(0)}, {memory:.0f} GiB, {count} of them")
 
