@@ -19,7 +19,7 @@ from vllm_eagle_pangu.doctor.child import report
 from vllm_eagle_pangu.doctor.device import CPU, CUDA, NPU
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 from vllm_eagle_pangu.doctor.traps import pip
-from vllm_eagle_pangu.serving.needs import installed_version
+from vllm_eagle_pangu.serving.needs import cores, installed_version
 
 # What vllm-ascend 0.23.0 is for: docs/source/installation.md there.
 CANN_LINE = "9.1."
@@ -30,6 +30,9 @@ _VERSION = re.compile(r"^version\s*=\s*\[?([^\s:\]]+)", re.I | re.M)
 
 
 def facts(device: str) -> Iterator[Finding]:
+    # Beside other work the speeds of the last rung say little.
+    load = f"{os.getloadavg()[0]:.1f} processes at work in the last minute, {cores()} cores"
+    yield Finding("load", OK, load)
     yield from {CPU: _cpu, CUDA: _cuda, NPU: _npu}[device]()
 
 
