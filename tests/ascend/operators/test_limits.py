@@ -9,9 +9,8 @@ import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import prepare, tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
+from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE, npu_inputs
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import AttentionLayer, refuse_beyond_limits
-
-from .npu_cases import SHAPE, npu_inputs
 
 LAYER = AttentionLayer(
     heads=32, kv_heads=8, head_size=128, block_size=128, dtype=torch.bfloat16, chip="A3"

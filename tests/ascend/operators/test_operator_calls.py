@@ -13,8 +13,8 @@ from vllm_eagle_pangu.kernels.kv_commit import commit_pages
 from vllm_eagle_pangu.kernels.kv_commit.cases import PagesCase, make_page_inputs
 from vllm_eagle_pangu.kernels.tree_attention import tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.cases import verify_case
+from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE, npu_inputs
 
-from .npu_cases import SHAPE, npu_inputs
 from .operator_calls import Call, Calls
 from .stand_ins import UndocumentedError
 

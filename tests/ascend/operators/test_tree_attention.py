@@ -13,9 +13,10 @@ from vllm_eagle_pangu.kernels.tree_attention.comparison import (
     assert_as_exact_as_torch,
     rows_of_requests,
 )
+from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE, npu_inputs
 from vllm_eagle_pangu.kernels.tree_attention.npu_splitfuse import HIDDEN
 
-from .npu_cases import SHAPE, npu_inputs, random_case
+from .npu_cases import random_case
 from .operator_calls import Calls
 
 IMPLEMENTATIONS = ("npu", "npu_torch_tree", "npu_splitfuse", "npu_padded")

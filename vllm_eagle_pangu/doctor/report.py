@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Markdown file of what the ladder found, and the same as JSON: fit for a public bug report."""
+
+import json
+import os
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import vllm_eagle_pangu
+from vllm_eagle_pangu.doctor.finding import NOT_RUN, OK, Finding
+from vllm_eagle_pangu.tracing.provenance import environment_flags, git_state, versions
+
+_PATH = re.compile(r"(?:(?<![\w/.}~-])|(?<=file://))/(?!/)(?:[^\s/:,;'\"`()]+/)+")
+_ADDRESS = re.compile(r"(?<=//)(?:\d{1,3}\.){3}\d{1,3}|(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
+
+
+def write(steps: Sequence[tuple[str, Finding]], device: str, out: Path) -> None:
+    """`out` in Markdown, and a file of the same name that ends in .json."""
+    git = git_state()
+    facts = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="minutes"),
+        "device": device,
+        "versions": versions(),
+        "commit": git and f"{git['commit'][:12]}{' with changes' if git['dirty'] else ''}",
+        "environment": {name: scrubbed(text) for name, text in environment_flags().items()},
+    }
+    clean = [(rung, _clean(finding)) for rung, finding in steps]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n\n".join(_page(facts, clean)) + "\n", encoding="utf-8")
+    listed = [{"rung": rung, **asdict(finding)} for rung, finding in clean]
+    content = json.dumps({**facts, "findings": listed}, indent=1)
+    out.with_suffix(".json").write_text(content + "\n", encoding="utf-8")
+
+
+def _clean(found: Finding) -> Finding:
+    text, mend, log = map(scrubbed, (found.text, found.mend, found.log))
+    return replace(found, text=text, mend=mend, log=log)
+
+
+def _page(facts: dict, steps: Sequence[tuple[str, Finding]]) -> Iterator[str]:
+    yield f"# eagle-pangu doctor on {facts['device']}"
+    packages = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    source = f"; commit {facts['commit']}" if facts["commit"] else ""
+    yield f"{facts['date']}; {packages}{source}."
+    names = dict.fromkeys(rung for rung, _ in steps)
+    by_rung = {name: [finding for rung, finding in steps if rung == name] for name in names}
+    rows = [(name, _state(found), _seconds(found)) for name, found in by_rung.items()]
+    yield _table(("rung", "state", "seconds"), rows)
+    for name, found in by_rung.items():
+        yield f"## {name}"
+        lines = [(f.name, f.state, _seconds([f]), _said(f)) for f in found]
+        yield _table(("what", "state", "seconds", "seen"), lines)
+        yield from (f"Log of {f.name}:\n\n```text\n{f.log}\n```" for f in found if f.log)
+    yield "## Environment"
+    kept = facts["environment"].items()
+    yield "\n".join(f"- `{name}={text}`" for name, text in kept) or "None of ours or vLLM's is set."
+
+
+def _state(found: Sequence[Finding]) -> str:
+    if found[0].state == NOT_RUN:
+        return found[0].text
+    wrong = sum(finding.state != OK for finding in found)
+    return f"{wrong} of {len(found)} to mend" if wrong else OK
+
+
+def _seconds(found: Sequence[Finding]) -> str:
+    return f"{sum(finding.seconds or 0 for finding in found):.1f}"
+
+
+def _said(finding: Finding) -> str:
+    return finding.text + (f"; mend: `{finding.mend}`" if finding.mend else "")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """All to the left: most of it is text."""
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells))
+
+
+def scrubbed(text: str) -> str:
+    """Without paths of this machine, its name, and addresses; a file keeps its own name."""
+    for folder, name in _folders():
+        text = re.sub(rf"{re.escape(folder)}(?![\w.-])", name, text)
+    host = socket.gethostname()
+    if host != "localhost":
+        text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "{host}", text)
+    return _ADDRESS.sub("{address}", _PATH.sub("{path}/", text))
+
+
+def _folders() -> list[tuple[str, str]]:
+    """Known folders and what stands for them, no HTML to Markdown; the longest first."""
+    known = {
+        str(Path(vllm_eagle_pangu.__file__).resolve().parents[1]): "{source}",
+        sys.prefix: "{env}",
+        os.path.realpath(sys.prefix): "{env}",
+        tempfile.gettempdir(): "{tmp}",
+        str(Path.home()): "~",
+    }
+    return sorted((pair for pair in known.items() if len(pair[0]) > 1), key=lambda p: -len(p[0]))
