@@ -48,7 +48,7 @@ def _same(op: str, implementation: str, case: Any, device: str, tolerance: float
     _assert_close(inputs, expected_inputs, 0.0)
 
 
-def _top_children(op: str, implementation: str, case: Any, device: str) -> None:
+def _within_tolerance(op: str, implementation: str, case: Any, device: str) -> None:
     _same(op, implementation, case, device, _module(op).TOLERANCE)
 
 
@@ -89,7 +89,8 @@ def _attention(op: str, implementation: str, case: Any, device: str) -> None:
 
 
 _COMPARISONS: dict[str, Callable[[str, str, Any, str], None]] = {
-    "top_children": _top_children,
+    "top_children": _within_tolerance,
+    "tree_prune": _within_tolerance,
     "tree_attention": _attention,
     PAGES: _pages,
 }

@@ -18,6 +18,7 @@ OPS = {
     "tree_attention": "ragged",
     "tree_build": "cpu_preset",
     "tree_expand": "second_level",
+    "tree_prune": "cpu_preset",
 }
 
 
