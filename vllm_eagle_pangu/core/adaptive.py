@@ -10,6 +10,7 @@ batch of requests, and over steps.
 """
 
 from collections.abc import Sequence
+from math import exp
 
 import numpy as np
 import torch
@@ -59,8 +60,11 @@ class AdaptiveShapes:
         # gave the nodes to expand.
         prior = np.tile((np.arange(SHARES) + 0.5) / SHARES, (largest.depth, 1))
         self._asked, self._share, self._worth = np.ones_like(prior), 0.8 * prior, 0.8 * prior
-        # `[T]` by level: those sums of the trees being drafted.
-        self._sums: list[np.ndarray] = []
+        # By level and bin, what they come to: a tree's worth, and its bin one level below.
+        self._worths: list[list[float]] = []
+        self._bins_below: list[list[int]] = []
+        # By level: the bins of the trees being drafted, `[T]`.
+        self._bins: list[list[int]] = []
         # Tokens that steps with trees for all emitted of late, and that plain decoding had emitted.
         self._emitted = self._plainly = 0.0
         # Tokens per second of plain decoding. In tokens, what is worth the time of: a row, a level,
@@ -78,7 +82,7 @@ class AdaptiveShapes:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
         batch = len(requests)
         self._plans += 1
-        self._sums.clear()
+        self._bins.clear()
         if batch != self._batch or self._plans % REASSESSED == 0:
             self._reassess(batch)
         self._whole = self._plans % LOOK_DEEPER == 0
@@ -98,22 +102,24 @@ class AdaptiveShapes:
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
         self.costs.drew(level, self._drafted)
-        share = np.exp(score.numpy()).sum(axis=1)
-        self._sums.append(share)
+        # Plain numbers: each call of numpy takes as long as ten requests.
+        bins = [min(int(SHARES * sum(map(exp, row))), SHARES - 1) for row in score.tolist()]
+        self._bins.append(bins)
         if self._whole:
             return True
         gain = 0.0
-        for below in range(level - 1, self.largest.depth - 1):
-            at = below, share_bins(share)
-            gain += float((self._worth[at] / self._asked[at]).sum()) - self._level
+        for worth, below in zip(
+            self._worths[level - 1 :], self._bins_below[level - 1 :], strict=True
+        ):
+            gain += sum([worth[each] for each in bins]) - self._level
             if gain > 0:
                 return True
-            share = self._share[at] / self._asked[at]
+            bins = [below[each] for each in bins]
         return False
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
-        if trees and self._sums and trees[0].max_depth == self.largest.depth:
+        if trees and self._bins and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
             self.costs.drew_last(self._drafted)
         found = []
@@ -149,6 +155,9 @@ class AdaptiveShapes:
         self._nodes_cost = torch.from_numpy(forward)
         self._row = (forward[-1] - forward[0]) / most
         self._level = worth * self.costs.level.at(batch)[0]
+        self._worths = (self._worth / self._asked)[:-1].tolist()
+        below = np.minimum(SHARES * self._share / self._asked, SHARES - 1)
+        self._bins_below = below.astype(int)[:-1].tolist()
         if self._known >= ENOUGH:
             self._pays = self._expected(batch) > self._plain
         self._batch = batch
@@ -163,15 +172,15 @@ class AdaptiveShapes:
     def _remember(self, tree: TreeBatch, chance: np.ndarray) -> None:
         level, valid = tree.depth.numpy(), chance > 0
         valid[:, 0] = False
-        bins = np.clip(np.rint(-4 * np.log2(chance[valid])).astype(int), 0, len(CHANCES) - 1)
-        found = np.bincount(bins, minlength=len(CHANCES)) / tree.batch_size
+        chance_bins = np.clip(np.rint(-4 * np.log2(chance[valid])).astype(int), 0, len(CHANCES) - 1)
+        found = np.bincount(chance_bins, minlength=len(CHANCES)) / tree.batch_size
         # The mean of all, till there are more than are remembered.
         self._known += tree.batch_size
         leaves = min(1 - tree.batch_size / self._known, (1 - WEIGHT) ** tree.batch_size)
         self.nodes = leaves * self.nodes + (1 - leaves) * found
         self.depth = leaves * self.depth + (1 - leaves) * tree.max_depth
-        for below in range(1, min(tree.max_depth, len(self._sums) + 1)):
-            bins = share_bins(self._sums[below - 1])
+        for below in range(1, min(tree.max_depth, len(self._bins) + 1)):
+            bins = self._bins[below - 1]
             found = np.where(level == below + 1, chance, 0.0)
             remain = (1 - WEIGHT) ** np.bincount(bins, minlength=SHARES)
             for means, each in (
@@ -180,8 +189,3 @@ class AdaptiveShapes:
                 (self._worth, np.maximum(found - self._row, 0.0).sum(axis=1)),
             ):
                 means[below - 1] = remain * means[below - 1] + np.bincount(bins, each, SHARES)
-
-
-def share_bins(shares: np.ndarray) -> np.ndarray:
-    """Of numbers from 0 to 1."""
-    return np.minimum((SHARES * shares).astype(int), SHARES - 1)
