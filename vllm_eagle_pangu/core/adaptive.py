@@ -47,10 +47,10 @@ class AdaptiveShapes:
     drafted while it is being drafted.
     """
 
-    def __init__(self, largest: TreeShape, ops: Ops, costs: StepCosts | None = None) -> None:
+    def __init__(self, largest: TreeShape, ops: Ops) -> None:
         self.largest = largest
         self.ops = ops
-        self.costs = StepCosts() if costs is None else costs
+        self.costs = StepCosts()
         self.belief = Belief.empty(largest.depth)
         # Of a request: nodes by chance, `[bins]`, and levels of late, from so many trees.
         self.nodes, self.depth = np.zeros(len(CHANCES)), 0.0
