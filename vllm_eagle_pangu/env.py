@@ -17,13 +17,16 @@ FORCE_EAGER_ATTENTION = "PANGU_FORCE_EAGER_ATTN"
 DISABLE_NPU_FUSED = "PANGU_DISABLE_NPU_FUSED"
 # 1: trees themselves are attended in plain torch there, prefixes still by the fused operator.
 DISABLE_NPU_FUSED_TREE = "PANGU_DISABLE_NPU_FUSED_TREE"
+# How an NPU attends tree rows, by the name of one of these implementations of tree attention.
+NPU_TREE_ATTENTION = "PANGU_NPU_TREE_ATTENTION"
+NPU_IMPLEMENTATIONS = ("npu", "npu_torch_tree", "npu_splitfuse", "npu_padded", "reference")
 # 0: the Hugging Face reference reorders its cache in full.
 FAST_CACHE_REORDER = "EA_FAST_CACHE_REORDER"
 
 # `CACHE_DIR`: where compiled C++ operators are kept.
 ALL = (
     *(CACHE_DIR, TRACE_DIR, FORCE_EAGER_ATTENTION, FAST_CACHE_REORDER),
-    *(DISABLE_NPU_FUSED, DISABLE_NPU_FUSED_TREE),
+    *(DISABLE_NPU_FUSED, DISABLE_NPU_FUSED_TREE, NPU_TREE_ATTENTION),
 )
 
 
@@ -38,12 +41,25 @@ def forced_eager_attention() -> bool:
 
 
 def npu_attention() -> str:
-    """Which of tree attention's implementations an NPU runs."""
+    """Which of tree attention's implementations an NPU runs: what is switched off stays off.
+
+    Raises ValueError for a name that is none of them.
+    """
     eager, fused_off = forced_eager_attention(), _switch(DISABLE_NPU_FUSED, default=False)
     tree_off = _switch(DISABLE_NPU_FUSED_TREE, default=False)
-    if eager or fused_off:
+    named = os.environ.get(NPU_TREE_ATTENTION) or NPU_IMPLEMENTATIONS[0]
+    if named not in NPU_IMPLEMENTATIONS:
+        *others, last = NPU_IMPLEMENTATIONS
+        known = f"{', '.join(others)} or {last}"
+        raise refusal(
+            NPU_TREE_ATTENTION,
+            named,
+            f"must be {known}",
+            f"set {NPU_TREE_ATTENTION} to one of them, or leave it unset",
+        )
+    if eager or fused_off or named == "reference":
         return "reference"
-    return "npu_torch_tree" if tree_off else "npu"
+    return "npu_torch_tree" if tree_off else named
 
 
 def fast_cache_reorder() -> bool:

@@ -6,7 +6,7 @@ import pytest
 from vllm_eagle_pangu.config import TreeConfig, refusal
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.request import RequestView
-from vllm_eagle_pangu.env import forced_eager_attention, npu_attention
+from vllm_eagle_pangu.env import NPU_IMPLEMENTATIONS, forced_eager_attention, npu_attention
 from vllm_eagle_pangu.kernels import tree_attention
 
 HOST_KEYS = {"method", "model", "num_speculative_tokens", "revision", "draft_sample_method"}
@@ -138,5 +138,23 @@ def test_switches_choose_the_attention_of_an_npu(switches, chosen, monkeypatch):
         monkeypatch.setenv(f"PANGU_{name}", "0")
     for name in switches:
         monkeypatch.setenv(name, "1")
+    monkeypatch.delenv("PANGU_NPU_TREE_ATTENTION", raising=False)
     assert npu_attention() == chosen
     assert chosen in tree_attention.IMPLEMENTATIONS
+
+
+@pytest.mark.parametrize("name", NPU_IMPLEMENTATIONS)
+def test_an_npus_attention_is_named_but_what_is_off_stays_off(name, monkeypatch):
+    assert name in tree_attention.IMPLEMENTATIONS
+    monkeypatch.setenv("PANGU_NPU_TREE_ATTENTION", name)
+    assert npu_attention() == name
+    monkeypatch.setenv("PANGU_DISABLE_NPU_FUSED_TREE", "1")
+    assert npu_attention() == ("reference" if name == "reference" else "npu_torch_tree")
+    monkeypatch.setenv("PANGU_DISABLE_NPU_FUSED", "1")
+    assert npu_attention() == "reference"
+
+
+def test_another_name_for_an_npus_attention_is_refused(monkeypatch):
+    monkeypatch.setenv("PANGU_NPU_TREE_ATTENTION", "splitfuse")
+    with pytest.raises(ValueError, match="PANGU_NPU_TREE_ATTENTION='splitfuse': must be npu, "):
+        npu_attention()

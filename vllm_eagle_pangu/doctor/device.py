@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device that vLLM will run on here, and what our worker takes of each op there."""
 
-from vllm_eagle_pangu.env import forced_eager_attention, npu_attention
+from vllm_eagle_pangu.env import NPU_IMPLEMENTATIONS, forced_eager_attention, npu_attention
 from vllm_eagle_pangu.serving import needs
 
 CPU, CUDA, NPU = "cpu", "cuda", "npu"
@@ -11,7 +11,7 @@ IMPLEMENTATIONS = {CPU: "cpp", CUDA: "triton", NPU: "reference"}
 ROUTES = {
     CPU: ("cpp", "reference"),
     CUDA: ("triton", "reference"),
-    NPU: ("npu", "npu_splitfuse", "npu_padded", "npu_torch_tree", "reference"),
+    NPU: NPU_IMPLEMENTATIONS,
 }
 # And to commit, where a worker's pages are plain tensors; what vllm-ascend writes with is one.
 COMMITS = {CPU: (), CUDA: ("triton",), NPU: ("npu",)}

@@ -20,6 +20,26 @@ def runner_of(llm):
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
 
+def decoded_by_paths(llm) -> list[list[int]]:
+    """`decoded`, by steps that accept: nothing would be shown if no path ever were."""
+    from vllm_eagle_pangu.step.stages import Observer
+
+    class Steps(Observer):
+        def __init__(self):
+            self.emitted = []
+
+        def found(self, result):
+            paths = getattr(getattr(result, "trees", None), "paths", None)
+            if paths is not None:
+                self.emitted += (paths.output >= 0).sum(1).tolist()
+
+    steps = Steps()
+    runner_of(llm).stages.observers += (steps,)
+    tokens = decoded(llm)
+    assert sum(steps.emitted) / len(steps.emitted) > 1.5, steps.emitted
+    return tokens
+
+
 PLAIN: list[list[int]] = []
 
 
@@ -44,23 +64,18 @@ def plain(npu_engine) -> list[list[int]]:
     ids=["8-nodes", "all-checks", "24-nodes"],
 )
 def test_trees_emit_what_plain_decoding_emits(npu_engine, trees, plain, nodes, keys):
-    from vllm_eagle_pangu.step.stages import Observer
-
-    class Steps(Observer):
-        def __init__(self):
-            self.emitted = []
-
-        def found(self, result):
-            paths = getattr(getattr(result, "trees", None), "paths", None)
-            if paths is not None:
-                self.emitted += (paths.output >= 0).sum(1).tolist()
-
     with npu_engine(trees(nodes, **keys)) as llm:
-        steps = Steps()
-        runner_of(llm).stages.observers += (steps,)
-        assert decoded(llm) == plain
-    # Nothing would be shown if no path were ever accepted.
-    assert sum(steps.emitted) / len(steps.emitted) > 1.5, steps.emitted
+        assert decoded_by_paths(llm) == plain
+
+
+@pytest.mark.parametrize("route", ["npu_torch_tree", "npu_splitfuse", "npu_padded"])
+def test_a_route_of_attention_that_the_environment_names(
+    npu_engine, trees, plain, monkeypatch, route
+):
+    monkeypatch.setenv("PANGU_NPU_TREE_ATTENTION", route)
+    with npu_engine(trees(8)) as llm:
+        assert runner_of(llm).ops.attention == route
+        assert decoded_by_paths(llm) == plain
 
 
 def test_a_prompt_that_comes_while_others_decode_trees(npu_engine, trees, plain):
