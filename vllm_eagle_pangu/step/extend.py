@@ -126,8 +126,8 @@ def _single_tokens(accepted: Accepted, requests: set[int]) -> list[int]:
     placed = accepted.placed
     trees = () if placed.trees is None else placed.trees.scheduled
     single = requests - {tree.request for tree in trees}
-    counts = np.diff(placed.view.host_query_start)
-    return sorted(request for request in single if counts[request] == 1)
+    start = placed.view.host_query_start.tolist()
+    return sorted(request for request in single if start[request + 1] - start[request] == 1)
 
 
 def extension_of(

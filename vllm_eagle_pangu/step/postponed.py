@@ -66,24 +66,21 @@ class Postponed(Observer):
     ) -> None:
         """Put off the only row of each of `requests`."""
         number = self._first + len(self._steps)
-        for place in requests:
+        row_of = {}
+        for row, place in enumerate(requests):
             request = view.requests[place]
+            row_of[request.id] = row
             waiting = self._waiting.get(request.id)
             if waiting is None or waiting.until != request.committed:
                 # A preempted request starts anew.
                 waiting = self._waiting[request.id] = _Waiting(number, request.committed)
             waiting.until += 1
-        there = upload(view.device, requests=requests, rows=view.host_query_start[[*requests]])
-        rows = there["rows"]
-        self._steps.append(
-            _Tokens(
-                {view.requests[place].id: row for row, place in enumerate(requests)},
-                next_tokens[there["requests"]],
-                view.positions[rows],
-                view.slots[group][rows],
-                taps[rows],
-            )
-        )
+        read = (next_tokens, view.positions, view.slots[group], taps)
+        if len(requests) < view.rows:
+            there = upload(view.device, requests=requests, rows=view.host_query_start[[*requests]])
+            places, rows = there["requests"], there["rows"]
+            read = (next_tokens[places], *(tensor[rows] for tensor in read[1:]))
+        self._steps.append(_Tokens(row_of, *read))
 
     def oldest(self, view: BatchView, requests: Sequence[int]) -> list[int]:
         """The one of `requests` that has put off the most, if that is enough; else none."""
