@@ -89,7 +89,7 @@ def _pages(device: str) -> Iterator[Measurement]:
         # K and V are read and written.
         moved = 4 * kept * case.layers * case.heads * case.head_size * case.dtype.itemsize
         size = f"B={batch} M={nodes} L=32 Hk=8 K=128"
-        run, names = kv_commit.commit_pages, ("reference", "triton")
+        run, names = kv_commit.commit_pages, ("reference", "cpp", "triton")
         yield Measurement("commit_pages", size, "bfloat16", run, inputs, names, moved)
 
 

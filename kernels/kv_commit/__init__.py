@@ -26,6 +26,7 @@ _PAGES = Implementations(
     __name__,
     "commit_pages",
     reference="reference",
+    cpp="cpu_impl",
     triton="triton_impl",
     # Ascend, by its own cache writes: A2 and A3, and A5.
     npu="npu_impl",
@@ -58,17 +59,16 @@ def commit_pages(
 ) -> None:
     """Write the scratch rows whose slot is not -1 to the pages of all layers.
 
-    For platforms whose pages are plain strided tensors, contiguous ones on Ascend; others write
-    through `kv_commit`. Slot s
-    is place s % block_size of block s // block_size. A K or V of scaled layers is divided by its
-    layer's scale in float32, then rounded to the pages' dtype.
+    For platforms whose pages `PagedKV` describes, contiguous ones on Ascend; others write through
+    `kv_commit`. Slot s is place s % block_size of block s // block_size. A K or V of scaled layers
+    is divided by its layer's scale in float32, then rounded to the pages' dtype.
 
     `slots: [S] int64`, S at most the scratches' rows; no slot but -1 twice, which `commit_slots`
     cannot give and `check` asserts (it syncs with the device).
 
     Raises:
-        ValueError: `implementation` is not "reference", "triton", "npu" or "npu_a5"; None is the
-            device's own. What it does not write: see the implementation.
+        ValueError: `implementation` is not "reference", "cpp", "triton", "npu" or "npu_a5"; None is
+            the device's own. What it does not write: see the implementation.
     """
     if check:
         assert_written_once(slots)

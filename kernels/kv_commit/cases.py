@@ -27,7 +27,8 @@ def make_inputs(
 
 @dataclass(frozen=True)
 class PagesCase:
-    """`layout`: "NHD" pages `[blocks, block_size, Hk, K]` or "HND" `[blocks, Hk, block_size, K]`.
+    """`layout`: "NHD" pages `[blocks, block_size, Hk, K]` or "HND" `[blocks, Hk, block_size, K]`,
+    "vec" or "amx" as vLLM's CPU backend packs them.
 
     `kept`: chance that a scratch row has a slot.
     """
@@ -51,6 +52,9 @@ PAGES_CASES = (
     PagesCase("everything_kept", kept=1.0),
     PagesCase("many_layers", layers=9, rows=5),
     PagesCase("heads_first", layout="HND"),
+    PagesCase("keys_transposed", layout="vec", head_size=80),
+    PagesCase("amx_tiles", layout="amx", block_size=32, rows=40),
+    PagesCase("many_elements", rows=40, heads=8, head_size=128, layout="vec", kept=0.5),
     PagesCase("odd_sizes", heads=3, head_size=20, block_size=13),
     PagesCase(
         "wide_head", head_size=192, block_size=256, dtype=torch.float16, page_dtype=torch.float16
@@ -80,12 +84,21 @@ def make_page_inputs(case: PagesCase, seed: int = 0, device: str = "cpu") -> dic
         rows = held.where(rows.abs() < limit, rows.sign() * 900.0 * scale)
         return rows.masked_fill(~kept[:, None, None], torch.nan).to(case.dtype).to(device)
 
-    def pages() -> torch.Tensor:
-        shape = (blocks, case.block_size, case.heads, case.head_size)
+    def pages() -> PagedKV:
+        heads, block_size, size = case.heads, case.block_size, case.head_size
+        if case.layout == "amx":
+            return PagedKV.of_amx_tiles(filled(blocks, heads, block_size, 2 * size))
+        if case.layout == "vec":
+            key = filled(blocks, heads, size, block_size).transpose(2, 3)
+            return PagedKV(key, filled(blocks, heads, block_size, size))
         if case.layout == "HND":
-            shape = (blocks, case.heads, case.block_size, case.head_size)
-        filled = torch.full(shape, 7.0).to(case.page_dtype).to(device)
-        return filled if case.layout == "HND" else filled.transpose(1, 2)
+            shape = (blocks, heads, block_size, size)
+            return PagedKV(filled(*shape), filled(*shape))
+        shape = (blocks, block_size, heads, size)
+        return PagedKV(filled(*shape).transpose(1, 2), filled(*shape).transpose(1, 2))
+
+    def filled(*shape: int) -> torch.Tensor:
+        return torch.full(shape, 7.0).to(case.page_dtype).to(device)
 
     powers = 2.0 ** torch.randint(-2, 2, (2, case.layers), generator=generator)
     key_scales, value_scales = powers.tolist() if case.scaled else [[1.0] * case.layers] * 2
@@ -93,7 +106,7 @@ def make_page_inputs(case: PagesCase, seed: int = 0, device: str = "cpu") -> dic
         "layers": CommitLayers(
             keys=[scratch(scale) for scale in key_scales],
             values=[scratch(scale) for scale in value_scales],
-            pages=[PagedKV(pages(), pages()) for _ in range(case.layers)],
+            pages=[pages() for _ in range(case.layers)],
             key_scales=key_scales if case.scaled else None,
             value_scales=value_scales if case.scaled else None,
         ),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""commit_slots as one C++ op (cpu/commit_slots.cpp): too little work to pay for torch ops."""
+"""commit_slots and commit_pages as one C++ op each (cpu/*.cpp).
+
+There is too little work to pay for torch ops, or for vLLM's cache write once per layer.
+"""
 
 import ctypes
 import functools
@@ -9,9 +12,13 @@ from pathlib import Path
 
 import torch
 
+from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 _CALL = struct.Struct("@3P3q")
+# Two pointers, eight sizes and strides, and eight for the pages of each side.
+_PAGES_CALL = struct.Struct("@2P24q")
 
 
 def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
@@ -35,6 +42,39 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     return slots
 
 
+def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
+    """See `reference.commit_pages`; all on the CPU, unscaled, in two or four bytes an element.
+
+    Raises RuntimeError where the op cannot be compiled.
+    """
+    key, pages = layers.keys[0], layers.pages[0]
+    assert not layers.scaled and key.dtype == pages.key.dtype == pages.value.dtype, key.dtype
+    assert key.element_size() in (2, 4) and key.is_cpu and slots.dtype == torch.int64, key.dtype
+    slots = slots.contiguous()
+    _pages_entry()(
+        _PAGES_CALL.pack(
+            layers.addresses.data_ptr(),
+            slots.data_ptr(),
+            len(layers.keys),
+            len(slots),
+            *key.shape[1:],
+            pages.shape[2],
+            key.element_size(),
+            *key.stride()[:2],
+            *_steps(pages, pages.key),
+            *_steps(pages, pages.value),
+        )
+    )
+
+
+def _steps(pages: PagedKV, view: torch.Tensor) -> tuple[int, ...]:
+    """`Pages` of cpu/commit_pages.cpp: strides, then what is in a group of slots, of elements."""
+    if pages.in_amx_tiles:
+        return (*view.stride(), view.shape[3], view.shape[5])
+    block, head, slot, element = view.stride()
+    return (block, head, 0, slot, 0, element, *pages.shape[2:])
+
+
 @functools.cache
 def _entry() -> Callable[[bytes], int]:
     """The C function; compiles the op unless an earlier process did."""
@@ -42,4 +82,12 @@ def _entry() -> Callable[[bytes], int]:
     return load_call("commit_slots", folder, _CALL, result=ctypes.c_int32)
 
 
-prepare = _entry
+@functools.cache
+def _pages_entry() -> Callable[[bytes], None]:
+    return load_call("commit_pages", Path(__file__).parent / "cpu", _PAGES_CALL)
+
+
+def prepare() -> None:
+    """Compile both."""
+    _entry()
+    _pages_entry()

@@ -74,8 +74,10 @@ class CommitLayers:
         for side in ("key", "value"):
             pages = [getattr(pair, side) for pair in self.pages]
             _require(_alike(pages), f"{side} pages differ in shape, dtype or strides")
-            fits = (pages[0].shape[1], pages[0].shape[3]) == scratches[0].shape[1:]
-            _require(fits, f"{side} pages have other heads than the scratch")
+        first = self.pages[0]
+        fits = (first.shape[1], first.shape[3]) == scratches[0].shape[1:]
+        fits &= first.key.numel() == first.value.numel()
+        _require(fits, "pages have other heads than the scratch")
 
 
 def _alike(tensors: list[torch.Tensor]) -> bool:

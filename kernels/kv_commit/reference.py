@@ -59,7 +59,7 @@ def assert_written_once(slots: torch.Tensor) -> None:
 def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     """As the face of the package."""
     kept = (slots >= 0).nonzero()[:, 0]
-    block_size = layers.pages[0].key.shape[2]
+    block_size = layers.pages[0].shape[2]
     block, place = slots[kept] // block_size, slots[kept] % block_size
     for layer, pages in enumerate(layers.pages):
         for side, scratch, to in ((0, layers.keys, pages.key), (1, layers.values, pages.value)):
@@ -68,4 +68,9 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
                 # Out of range is the largest number, not NaN, which torch's own cast gives.
                 limit = torch.finfo(to.dtype).max
                 rows = (rows.float() / layers.scales[layer, side]).clamp(-limit, limit)
-            to[block, :, place] = rows.to(to.dtype)
+            rows = rows.to(to.dtype)
+            if pages.in_amx_tiles:
+                group = to.shape[3]
+                to[block, :, place // group, place % group] = rows.unflatten(-1, to.shape[4:])
+            else:
+                to[block, :, place] = rows

@@ -9,6 +9,7 @@ one step: where a prompt is cut, vLLM 0.32 pairs the last row with a token of th
 from dataclasses import dataclass
 
 import pytest
+import vllm
 
 from ..tiny_pair import (
     TRAINERS,
@@ -24,6 +25,8 @@ LENGTH = 5
 PROMPTS = [list(range(40, 100)), list(range(200, 130, -1)), list(b"short")]
 SMALL = {"max_model_len": 256, "max_num_batched_tokens": 256, "max_num_seqs": 3}
 QWEN = {"model_type": "qwen3", "architectures": ["Eagle3Qwen3ForCausalLM"]}
+# vLLM 0.23's own eagle3 does not start on CPU.
+EAGLE3_STARTS = not vllm.__version__.startswith("0.23")
 ONE_GROUP = {"disable_hybrid_kv_cache_manager": True}
 
 
@@ -95,11 +98,13 @@ def check(decode, plain, tree_config_of):
     def hold(head, **options):
         own = {"method": "eagle3", "model": str(head), "num_speculative_tokens": LENGTH}
         ours = {**own, "method": "eagle_pangu"}
-        expected = decode(own, **options)
         chain = decode({**ours, "tree_policy": "chain"}, **options)
         trees = decode(tree_config_of(head, (3, 4, 12)), **options)
-        assert expected.tokens == chain.tokens == trees.tokens == plain
-        assert chain.drafts == expected.drafts
+        assert chain.tokens == trees.tokens == plain
+        if EAGLE3_STARTS:
+            expected = decode(own, **options)
+            assert expected.tokens == plain
+            assert chain.drafts == expected.drafts
         assert chain.accepted[0] > len(chain.drafts) / 2, "the head must be right often enough"
         assert trees.accepted[0] >= chain.accepted[0] * 3 / 4
 

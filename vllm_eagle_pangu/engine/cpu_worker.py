@@ -15,6 +15,7 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
     """vLLM's V1 CPU runner plus the tree step, and prompts in several chunks with a seed."""
 
     device_implementation = "cpp"
+    strided_pages = True
 
     # Why: after a prompt's chunk vLLM takes back the draw that nobody wanted by the generator's
     #   offset, which CPU generators lack: a seeded request with a long prompt ends the engine.

@@ -62,8 +62,8 @@ class TreeRunnerMixin(GPUModelRunner):
 
     `device_implementation`: which implementation of the kernels the platform runs.
     `head_class`: the head on the platform's layers.
-    `strided_pages`: whether its KV pages are plain strided tensors, which one launch can commit to
-    for all layers; otherwise each layer writes with vLLM's own op.
+    `strided_pages`: whether one call of `commit_pages` can write its KV pages, of all layers;
+    otherwise each layer writes with vLLM's own op.
     """
 
     device_implementation: ClassVar[str]
