@@ -14,6 +14,7 @@ from vllm.utils.cpu_resource_utils import get_allowed_cpu_list, get_memory_node_
 from vllm_eagle_pangu.engine.cpu_attention import TreeCPUAttentionImpl
 from vllm_eagle_pangu.engine.cpu_worker import TreeCPUModelRunner, TreeCPUWorker
 from vllm_eagle_pangu.kernels.kv_commit import CommitLayers
+from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
 from ..tiny_pair import DRAFT_VOCAB, VOCAB, tiny_target, write_tiny_head, write_tiny_llama
 
@@ -194,14 +195,15 @@ def test_pages_of_the_draft_layers_are_proved_readable_too(
     engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
 ):
     """Only the target's were: a head's layer in another layout was read all the same."""
-    write = TreeCPUAttentionImpl.do_kv_cache_update
+    page_views = TreeCPUAttentionImpl.page_views
 
-    def in_another_layout(self, layer, key, value, cache, slots):
+    def of_another_layout(self, layer, cache):
+        pages = page_views(self, layer, cache)
         if layer.layer_name.startswith("model.layers.3."):
-            key, value = value, key
-        write(self, layer, key, value, cache, slots)
+            return PagedKV(key=pages.value, value=pages.key)
+        return pages
 
-    monkeypatch.setattr(TreeCPUAttentionImpl, "do_kv_cache_update", in_another_layout)
+    monkeypatch.setattr(TreeCPUAttentionImpl, "page_views", of_another_layout)
     with (
         pytest.raises(ValueError, match=r"KV pages of model\.layers\.3\."),
         engine(tiny_pangu, tree_config_of(tiny_head, SHAPE), **SMALL),
