@@ -114,6 +114,8 @@ def check(decode, plain, tree_config_of):
 @pytest.mark.parametrize("name", CASES)
 def test_a_chain_drafts_and_accepts_what_vllms_eagle3_does(name, check, tmp_path):
     case = CASES[name]
+    if "model_type" in case.options and vllm.__version__.startswith("0.23"):
+        pytest.skip("vLLM 0.23 has no head with Qwen3 layers")
     write = write_speculators_head if case.speculators else write_tiny_head
     check(write(tmp_path / "head", **case.options), **dict(case.engine))
 
