@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -23,7 +24,7 @@ from vllm_eagle_pangu.bench.experiments.window import Window
 from vllm_eagle_pangu.bench.records import merged, read_records, record_file
 from vllm_eagle_pangu.bench.results import Outcome, write_results
 from vllm_eagle_pangu.bench.session import Place, Session
-from vllm_eagle_pangu.bench.sharding import Marker, Rank, wait_for_others
+from vllm_eagle_pangu.bench.sharding import APPEAR_S, Rank, locked, wait_for_others
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.files import facts, write_json
@@ -64,19 +65,19 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
         groups = experiment.groups()
         bench.parts[experiment.key] = [p for group in groups for p in group.cut(config.hosts)]
     session = Session(config, place, rank, bench.conversations)
-    with ended_by_sigterm(), Marker(place.out, rank) as marker, closing(session):
+    appear_by = time.monotonic() + APPEAR_S
+    with ended_by_sigterm(), locked(record_file(place.out, rank.rank)), closing(session):
         try:
             for experiment in experiments:
                 for part in bench.parts[experiment.key]:
                     experiment.tried(session.measure, part)
-            marker.finish()
             if rank.rank != 0:
                 return 0
             session.end_engines()
-            dead = wait_for_others(
-                place.out, rank, lambda other: not missing_prompts(bench, rank, [other])
+            wait_for_others(
+                place.out, rank, lambda other: not missing_prompts(bench, rank, [other]), appear_by
             )
-            missing = missing_prompts(bench, rank, dead)
+            missing = missing_prompts(bench, rank, rank.others())
             if not missing:
                 session.records.update(read_records(place.out))
                 for experiment in experiments:
@@ -118,10 +119,10 @@ def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
     return Bench(config, place, chosen, selected, longest, conversations)
 
 
-def missing_prompts(bench: Bench, rank: Rank, dead: Iterable[int]) -> dict[int, list[str]]:
+def missing_prompts(bench: Bench, rank: Rank, ranks: Iterable[int]) -> dict[int, list[str]]:
     """By rank, the prompts of which it lacks a record."""
     there = read_records(bench.place.out)
-    found: dict[int, set[str]] = {other: set() for other in dead}
+    found: dict[int, set[str]] = {other: set() for other in ranks}
     for parts in bench.parts.values():
         for part in parts:
             for method, prompt, turn, repeat in part.answers(bench.config.repeats):
