@@ -15,7 +15,7 @@ from vllm_eagle_pangu.bench.experiments.base import (
     spread_verdict,
 )
 from vllm_eagle_pangu.bench.experiments.stages import stage_times
-from vllm_eagle_pangu.bench.experiments.temperature import Temperature
+from vllm_eagle_pangu.bench.experiments.throughput import Temperature
 from vllm_eagle_pangu.bench.records import merged
 from vllm_eagle_pangu.bench.results import Outcome, write_results
 from vllm_eagle_pangu.bench.run import EXPERIMENTS

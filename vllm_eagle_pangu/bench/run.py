@@ -14,13 +14,11 @@ from pathlib import Path
 
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench, Experiment
-from vllm_eagle_pangu.bench.experiments.budget import Budget
 from vllm_eagle_pangu.bench.experiments.concurrency import Concurrency
 from vllm_eagle_pangu.bench.experiments.expectation import Expectation
 from vllm_eagle_pangu.bench.experiments.stages import Stages
-from vllm_eagle_pangu.bench.experiments.temperature import Temperature
-from vllm_eagle_pangu.bench.experiments.throughput import Throughput
-from vllm_eagle_pangu.bench.experiments.window import Window
+from vllm_eagle_pangu.bench.experiments.sweeps import Budget, Window
+from vllm_eagle_pangu.bench.experiments.throughput import Temperature, Throughput
 from vllm_eagle_pangu.bench.records import merged, read_records, record_file
 from vllm_eagle_pangu.bench.results import Outcome, write_results
 from vllm_eagle_pangu.bench.session import Place, Session

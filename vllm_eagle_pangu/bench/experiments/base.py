@@ -113,9 +113,6 @@ class Experiment:
     def result(self, records: list[Record]) -> Result:
         raise NotImplementedError
 
-    def new_result(self) -> Result:
-        return Result(self.key, self.title)
-
     def tried(self, work: Callable[..., None], *arguments: Any) -> None:
         """An experiment that breaks takes no other down: its error is a part of its result."""
         try:
@@ -129,7 +126,7 @@ class Experiment:
         try:
             result = self.result(records)
         except Exception as error:
-            result = self.new_result()
+            result = Result(self.key, self.title)
             result.errors.append(f"no result: {type(error).__name__}: {error}")
         result.errors += self.errors + record_errors(records, self.key)
         return result

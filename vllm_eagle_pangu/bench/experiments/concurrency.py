@@ -84,7 +84,7 @@ class Concurrency(Experiment):
             print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
 
     def result(self, records: list[Record]) -> Result:
-        result = self.new_result()
+        result = Result(self.key, self.title)
         runs: dict[tuple[int, str], dict[int, Record]] = defaultdict(dict)
         for record in records:
             if record["experiment"] == self.key and "error" not in record:
@@ -99,7 +99,10 @@ class Concurrency(Experiment):
             "`vllm serve` and `vllm bench serve`; the client shares the processor with the server. "
             "tau from the server's own counters."
         )
-        result.conclusions = _conclusions(result.rows)
+        for method in dict.fromkeys(row["method"] for row in result.rows):
+            if method != PLAIN.name:
+                rows = [row for row in result.rows if row["method"] == method]
+                result.conclusions += pays_until(method, rows, "concurrency")
         return result
 
 
@@ -113,10 +116,3 @@ def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Reco
     both = [repeat for repeat in mine if repeat in plain]
     ratios = [mine[repeat]["tokens_per_s"] / plain[repeat]["tokens_per_s"] for repeat in both]
     return row | (spread_of(ratios) if ratios else {})
-
-
-def _conclusions(rows: list[Row]) -> list[str]:
-    found = []
-    for method in dict.fromkeys(row["method"] for row in rows if row["method"] != PLAIN.name):
-        found += pays_until(method, [r for r in rows if r["method"] == method], "concurrency")
-    return found
