@@ -110,6 +110,20 @@ def test_e2_has_every_point_of_both_sweeps(bench):
     assert {row["prompts"] for row in result.rows} == {8}
 
 
+def test_e5_has_a_row_for_every_kind_of_method_at_a_level(bench):
+    kinds = ("plain", "chain-2", "scheduled-chain-2", "tree-4-5-16", "adaptive-4-5-16")
+    names = ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms", "requests", "tau")
+    records = [
+        {"experiment": "E5", "group": "concurrency-8", "method": method, "repeat": 0}
+        | dict.fromkeys(names, place + 1.0)
+        for place, method in enumerate(kinds)
+    ]
+    result = result_of(bench, "E5", sorted(records, key=lambda record: record["method"]))
+    assert [(row["method"], row["speedup"]) for row in result.rows] == [
+        (method, place + 1.0) for place, method in enumerate(kinds)
+    ]
+
+
 def test_e6_says_where_a_method_stops_paying(bench):
     records = list(answers(bench))
     for record in records:

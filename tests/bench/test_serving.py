@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from vllm_eagle_pangu.bench.config import BenchConfig, ConcurrencyConfig
-from vllm_eagle_pangu.bench.serving import Load, bench_server, client_command, write_dataset
+from vllm_eagle_pangu.bench.experiments.concurrency import (
+    bench_server,
+    client_command,
+    write_dataset,
+)
 from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
@@ -44,7 +48,7 @@ def test_vllm_takes_the_dataset_and_the_clients_flags(server, tmp_path):
     write_dataset(["one two three four", "five six seven eight nine"], dataset)
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
-    command = client_command(server, dataset, Load(4, 3, 16), tmp_path / "result.json")
+    command = client_command(server, dataset, 4, 3, 16, tmp_path / "result.json")
     given = parser.parse_args(command[3:])
     assert (given.max_concurrency, given.num_prompts, given.ignore_eos) == (4, 3, True)
     data = ShareGPTDataset(dataset_path=given.dataset_path, disable_shuffle=given.disable_shuffle)
