@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from vllm_eagle_pangu.bench import run as run_module
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
 from vllm_eagle_pangu.bench.experiments.base import (
     Bench,
@@ -17,7 +18,7 @@ from vllm_eagle_pangu.bench.experiments.base import (
 from vllm_eagle_pangu.bench.experiments.stages import stage_times
 from vllm_eagle_pangu.bench.experiments.throughput import Temperature
 from vllm_eagle_pangu.bench.records import merged
-from vllm_eagle_pangu.bench.results import Outcome, write_results
+from vllm_eagle_pangu.bench.results import write_results
 from vllm_eagle_pangu.bench.run import EXPERIMENTS
 from vllm_eagle_pangu.bench.session import Place
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
@@ -178,11 +179,9 @@ def test_everything_is_written(bench, tmp_path):
     results = [result_of(bench, key, records) for key in keys]
     results[0].errors += record_errors(records, "E1")
     facts = {"date": "2026-11-20", "command": "bench", **provenance()}
-    outcome = Outcome(facts, {}, results, {1: ["p1", "p3"]})
 
-    write_results(outcome, records, tmp_path)
+    write_results(facts, {}, results, {1: ["p1", "p3"]}, records, tmp_path)
 
-    assert outcome.failed()
     text = (tmp_path / "report.md").read_text()
     assert "**Rank 1 did not finish.** Not measured: p1, p3." in text
     assert "**Failed:** plain: it broke (1 answers)" in text
@@ -197,9 +196,20 @@ def test_everything_is_written(bench, tmp_path):
     assert pictures == {"E1.svg", "E2-nodes.svg", "E2-depths.svg", "E6.svg", "E7.svg"}
 
 
-def test_a_run_without_failures_says_so():
-    assert not Outcome({}, {}, [], {}).failed()
+def test_without_a_section_there_is_no_experiment():
     assert BenchConfig().chosen() == ()
+
+
+@pytest.mark.parametrize(
+    ("missing", "errors", "code"), [({}, [], 0), ({1: ["p1"]}, [], 1), ({}, ["it broke"], 1)]
+)
+def test_a_run_with_failures_ends_with_1_and_names_them(bench, capsys, missing, errors, code):
+    experiment = EXPERIMENTS[0](bench)
+    experiment.errors += errors
+    assert run_module._conclude(bench, [experiment], missing) == code
+    said = capsys.readouterr().err
+    assert ("rank 1 did not finish; not measured: p1" in said) == bool(missing)
+    assert ("E1 failed: it broke" in said) == bool(errors)
 
 
 def test_a_loss_within_the_spread_is_said_to_be_one():

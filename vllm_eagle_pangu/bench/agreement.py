@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 from vllm_eagle_pangu.bench.experiments.base import Row, speedup_text
-from vllm_eagle_pangu.bench.report import table
+from vllm_eagle_pangu.bench.results import table
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.method import PLAIN
 

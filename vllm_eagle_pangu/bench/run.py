@@ -20,7 +20,7 @@ from vllm_eagle_pangu.bench.experiments.stages import Stages
 from vllm_eagle_pangu.bench.experiments.sweeps import Budget, Window
 from vllm_eagle_pangu.bench.experiments.throughput import Temperature, Throughput
 from vllm_eagle_pangu.bench.records import merged, read_records, record_file
-from vllm_eagle_pangu.bench.results import Outcome, write_results
+from vllm_eagle_pangu.bench.results import write_results
 from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.sharding import APPEAR_S, Rank, locked, wait_for_others
 from vllm_eagle_pangu.config import refusal
@@ -159,12 +159,11 @@ def _conclude(bench: Bench, experiments: list[Experiment], missing: dict[int, li
     out = bench.place.out
     records = merged(read_records(out).values())
     results = sorted((one.concluded(records) for one in experiments), key=lambda one: one.key)
-    outcome = Outcome(facts(), asdict(bench.config), results, missing)
-    write_results(outcome, records, out)
+    write_results(facts(), asdict(bench.config), results, missing, records, out)
     for rank, prompts in missing.items():
         print(f"rank {rank} did not finish; not measured: {', '.join(prompts)}", file=sys.stderr)
     for result in results:
         for error in result.errors:
             print(f"{result.key} failed: {error}", file=sys.stderr)
     print(f"written: {out / 'report.md'}", flush=True)
-    return 1 if outcome.failed() else 0
+    return 1 if missing or any(result.errors for result in results) else 0
