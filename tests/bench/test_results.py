@@ -20,7 +20,6 @@ from vllm_eagle_pangu.bench.experiments.throughput import Temperature
 from vllm_eagle_pangu.bench.records import merged
 from vllm_eagle_pangu.bench.results import write_results
 from vllm_eagle_pangu.bench.run import EXPERIMENTS
-from vllm_eagle_pangu.bench.session import Place
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 from vllm_eagle_pangu.tracing.provenance import provenance
 from vllm_eagle_pangu.tracing.report.comparison import read_methods
@@ -38,8 +37,7 @@ def bench(tmp_path):
     """The demo's configuration, planned."""
     config = load_config(DEMO)
     talk = Conversations(WordTokenizer(), chat=False)
-    place = Place(tmp_path, tmp_path, tmp_path)
-    bench = Bench(config, place, tuple(SECTIONS), PROMPTS, PROMPTS[-6:], talk)
+    bench = Bench(config, *[tmp_path] * 3, tuple(SECTIONS), PROMPTS, PROMPTS[-6:], talk)
     for kind in EXPERIMENTS:
         groups = kind(bench).groups()
         bench.parts[kind.key] = [part for group in groups for part in group.cut(config.hosts)]

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, ThroughputConfig
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.statistics import Runs, restrict, runs_of, summary
 from vllm_eagle_pangu.measure.method import (
     PLAIN,
@@ -23,6 +23,9 @@ from vllm_eagle_pangu.measure.method import (
     tree,
 )
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, spread
+
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.bench.session import Session
 
 Row = dict[str, Any]
 
@@ -44,11 +47,14 @@ class Result:
 class Bench:
     """What all experiments of a run share.
 
-    `parts`: the groups that are measured, by experiment, each within the number of engines.
+    `out`: where it writes. `parts`: the groups that are measured, by experiment, each within the
+    number of engines.
     """
 
     config: BenchConfig
-    place: Place
+    target: Path
+    head: Path
+    out: Path
     chosen: tuple[str, ...]
     prompts: list[Prompt]
     longest: list[Prompt]

@@ -19,8 +19,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, BenchConfig, ConcurrencyConfig
-from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, pays_until
+from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, ConcurrencyConfig
+from vllm_eagle_pangu.bench.experiments.base import (
+    Bench,
+    Experiment,
+    Result,
+    Row,
+    fastest,
+    pays_until,
+)
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.records import Key, Record
 from vllm_eagle_pangu.bench.session import Session
@@ -84,9 +91,8 @@ class Concurrency(Experiment):
             dataset = Path(folder) / "prompts.json"
             talk = self.bench.conversations
             write_dataset([talk.text(prompt) for prompt in self.bench.prompts], dataset)
-            place, config = self.bench.place, self.bench.config
             servers = {
-                method: stack.enter_context(bench_server(method, place.target, place.head, config))
+                method: stack.enter_context(bench_server(method, self.bench))
                 for method in methods
                 if method in missing
             }
@@ -145,9 +151,9 @@ def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Reco
     return row | (spread_of(ratios) if ratios else {})
 
 
-def bench_server(method: Method, target: Path, head: Path, config: BenchConfig) -> Server:
+def bench_server(method: Method, bench: Bench) -> Server:
     """A server with room for many requests."""
-    load = config.concurrency
+    config, load = bench.config, bench.config.concurrency
     assert load is not None
     flags = [
         f"--dtype={config.engine.dtype}",
@@ -157,7 +163,7 @@ def bench_server(method: Method, target: Path, head: Path, config: BenchConfig) 
     ]
     if load.kv_cache_bytes is not None:
         flags.append(f"--kv-cache-memory-bytes={load.kv_cache_bytes}")
-    return Server(method.name, target, method.speculative_config(str(head)), flags)
+    return Server(method.name, bench.target, method.speculative_config(str(bench.head)), flags)
 
 
 def write_dataset(texts: Sequence[str], path: Path) -> None:

@@ -55,7 +55,7 @@ class Stages(Experiment):
         return result
 
     def _traces(self, method: str) -> Iterable[dict[str, Any]]:
-        for manifest in sorted(self.bench.place.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):
+        for manifest in sorted(self.bench.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):
             yield from read_run(manifest.parent)
 
 

@@ -86,10 +86,9 @@ class Window(Experiment):
         """Where the head looks at all."""
         from vllm_eagle_pangu.bench.attention_distance import distance_rows, distances
 
-        place = self.bench.place
         try:
             texts = [self.bench.conversations.ids(prompt) for prompt in self.bench.longest]
-            found = distances(place.target, place.head, texts)
+            found = distances(self.bench.target, self.bench.head, texts)
         # A head or a target that torch alone does not know takes only the histogram away.
         except (ValueError, KeyError, OSError) as error:
             result.errors.append(f"no attention distances: {error}")
