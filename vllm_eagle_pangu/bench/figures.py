@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.bench.experiments.base import Result, Row
+from vllm_eagle_pangu.bench.experiments.base import Result, Row, rated
 from vllm_eagle_pangu.bench.experiments.stages import SUMS
 from vllm_eagle_pangu.measure.method import PLAIN
 
@@ -55,8 +55,8 @@ def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
 
 def _rated(result: Result, **having: Any) -> list[Row]:
     """Rows with a speed-up, and with these values."""
-    rated = [row for row in result.rows if row.get("speedup") is not None]
-    return [row for row in rated if all(row[name] == value for name, value in having.items())]
+    wanted = having.items()
+    return [row for row in rated(result.rows) if wanted <= row.items()]
 
 
 def _colors(rows: list[Row]) -> list[str]:

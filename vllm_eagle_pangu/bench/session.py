@@ -98,7 +98,11 @@ class Session:
     def _measure_block(
         self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int
     ) -> None:
+        """Turn after turn, as long as the engine lives."""
+        name = self._engine(group, method)
         for turn in range(max(len(prompt.turns) for prompt in block)):
+            if name not in self._pool:
+                return
             requests: dict[Key, dict[str, Any]] = {}
             for prompt in block:
                 key = group.key(method, prompt, turn, repeat)
@@ -106,24 +110,16 @@ class Session:
                     request = self._request(group, method, prompt, turn, repeat)
                     if request is not None:
                         requests[key] = request
-            if requests and not self._answer(group, method, requests):
-                return
-
-    def _answer(self, group: Group, method: Method, requests: dict[Key, dict[str, Any]]) -> bool:
-        """Whether the engine lived through it."""
-        name = self._engine(group, method)
-        if name not in self._pool:
-            return False
-        try:
-            answers = self._pool[name].measure(list(requests.values()), group.forward_times)
-            for key, figures in zip(requests, answers, strict=True):
-                self.record(key, figures)
-        except EngineError as error:
-            self._pool.fail(name, error)
-            self._give_up(group, method, str(error))
-            return False
-        time.sleep(SETTLE_S)
-        return True
+            if not requests:
+                continue
+            try:
+                answers = self._pool[name].measure(list(requests.values()), group.forward_times)
+                for key, figures in zip(requests, answers, strict=True):
+                    self.record(key, figures)
+            except EngineError as error:
+                self._pool.fail(name, error)
+                self._give_up(group, method, str(error))
+            time.sleep(SETTLE_S)
 
     def _request(
         self, group: Group, method: Method, prompt: Prompt, turn: int, repeat: int

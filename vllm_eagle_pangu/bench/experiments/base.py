@@ -163,20 +163,24 @@ def ratio_text(row: Row) -> str:
     return f"{ratio}x plain {spread}"
 
 
+def rated(rows: Iterable[Row]) -> list[Row]:
+    """Rows with a speed-up."""
+    return [row for row in rows if row.get("speedup") is not None]
+
+
 def fastest(rows: Iterable[Row]) -> Row | None:
     """By speed-up; None where no row has one."""
-    rated = [row for row in rows if row.get("speedup") is not None]
-    return max(rated, key=lambda row: row["speedup"]) if rated else None
+    return max(rated(rows), key=lambda row: row["speedup"], default=None)
 
 
 def pays_until(name: str, rows: Iterable[Row], column: str) -> list[str]:
     """Where a method stops paying, by rows of rising `column`."""
-    rated = [row for row in rows if row.get("speedup") is not None]
-    if not rated:
+    known = rated(rows)
+    if not known:
         return []
-    loses = next((row for row in rated if row["speedup"] < 1), None)
+    loses = next((row for row in known if row["speedup"] < 1), None)
     if loses is None:
-        return [f"{name} pays at every {column} tried, up to {rated[-1][column]}."]
+        return [f"{name} pays at every {column} tried, up to {known[-1][column]}."]
     sure = "" if loses["speedup_max"] < 1 else ", within its spread"
     return [f"{name} stops paying at {column} {loses[column]}: {ratio_text(loses)}{sure}."]
 

@@ -10,6 +10,7 @@ from vllm_eagle_pangu.bench.experiments.base import (
     Row,
     fastest,
     pays_until,
+    rated,
     ratio_text,
     spread_verdict,
 )
@@ -63,8 +64,8 @@ def compared(rows: list[Row]) -> dict[str, list[Row]]:
     methods = [{"name": PLAIN.name, "tau": 1.0, "speedup": 1.0}]
     methods += [
         {"name": r["method"], "tau": round(r["tau"] or 1, 4), "speedup": round(r["speedup"], 4)}
-        for r in rows
-        if r["kind"] != PLAIN.kind and r.get("speedup") is not None
+        for r in rated(rows)
+        if r["kind"] != PLAIN.kind
     ]
     return {"methods": methods}
 
