@@ -17,7 +17,6 @@ import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -148,97 +147,79 @@ class Machine:
         return float(seconds)
 
 
-@dataclass
-class Client:
-    """Who asks for one text after another: the position of the last token, and of the text's."""
-
-    name: int
-    at: int = 0
-    last: int = -1
-
-
 class Service:
-    """B clients that are served in closed loop, by a policy that does not know it is no engine."""
+    """B clients that are served in closed loop, by a policy that does not know it is no engine.
 
-    def __init__(self, recorded: dict[str, np.ndarray], batch: int, machine: Machine) -> None:
-        self.tokens = torch.from_numpy(recorded["tokens"])
-        self.score = torch.from_numpy(recorded["score"])
-        self.parent = torch.from_numpy(recorded["parent"])
-        self.roots = recorded["tokens"][:, 0]
+    `at`, `last`: `[B]`, where each client's last token lies, and that of its text. `oracle`: of the
+    trees nothing is verified but what will be accepted.
+    """
+
+    def __init__(
+        self, recorded: dict[str, np.ndarray], batch: int, machine: Machine, oracle: bool
+    ) -> None:
+        names = ("tokens", "score", "parent")
+        self.tokens, self.score, self.parent = (torch.from_numpy(recorded[n]) for n in names)
         ends = recorded["lengths"].cumsum()
         self.texts = list(zip(ends - recorded["lengths"], ends - 1, strict=True))
-        self.machine, self.random = machine, random.Random(0)
-        self.clients = [Client(name) for name in range(batch)]
+        self.machine, self.oracle, self.random = machine, oracle, random.Random(0)
+        self.at, self.last = np.zeros(batch, int), np.full(batch, -1)
         self.trees: TreeBatch | None = None
-        self.those: list[int] = []
+        self.drafted = np.zeros(0, int)
         self.emitted = 0
-
-    def following(self, client: Client) -> np.ndarray:
-        """`[D+1]`: the tokens behind the client's last one, -1 beyond the text."""
-        found = np.full(SHAPE.depth + 1, -1)
-        known = self.roots[client.at + 1 : min(client.at + SHAPE.depth + 2, client.last + 1)]
-        found[: len(known)] = known
-        return found
 
     def step(self, policy: TreePolicy) -> None:
         """Verify the trees of the last step, draft the next ones, tell the policy."""
-        for client in self.clients:
-            if client.at >= client.last:
-                begin, client.last = self.random.choice(self.texts)
-                client.at = self.random.randrange(begin, client.last)
-        batch, machine = len(self.clients), self.machine
-        rows = batch + (0 if self.trees is None else int(self.trees.node_count.sum()))
-        seconds = {"verify": machine.takes("forward", rows), "other": machine.takes("rest", batch)}
-        paths = self._walk()
-        verified = self.trees
+        for client in np.flatnonzero(self.at >= self.last):
+            begin, self.last[client] = self.random.choice(self.texts)
+            self.at[client] = self.random.randrange(begin, self.last[client])
+        batch, trees, paths = len(self.at), self.trees, None
+        rows, gained = batch, np.ones(batch, int)
+        if trees is not None:
+            paths = self._walk(trees)
+            gained[self.drafted] += paths.length.numpy()
+            rows += int((paths.length if self.oracle else trees.node_count).sum())
+        takes = self.machine.takes
+        seconds = {"verify": takes("forward", rows), "other": takes("rest", batch)}
+        gained = np.minimum(gained, self.last - self.at)
+        self.at += gained
+        self.emitted += int(gained.sum())
         self._draft(policy, seconds)
-        policy.observe(StepReport(batch, rows, [], [], verified, paths, seconds))
+        policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds))
 
-    def _walk(self) -> AcceptedPaths | None:
-        paths, gained = None, [1] * len(self.clients)
-        if self.trees is not None:
-            behind = torch.from_numpy(
-                np.stack([self.following(self.clients[one]) for one in self.those])
-            )
-            draws = behind.gather(1, self.trees.depth)
-            tree = self.trees
-            paths = OPS.tree_accept(tree.tokens, tree.parent, tree.valid, draws, SHAPE.depth)
-            for one, length in zip(self.those, paths.length.tolist(), strict=True):
-                gained[one] += length
-        for client, tokens in zip(self.clients, gained, strict=True):
-            self.emitted += min(tokens, client.last - client.at)
-            client.at = min(client.at + tokens, client.last)
-        return paths
+    def _walk(self, trees: TreeBatch) -> AcceptedPaths:
+        """As far as the trees hold the texts; beyond these nothing is accepted."""
+        place = self.at[self.drafted, None] + np.arange(1, SHAPE.depth + 2)
+        ended = torch.from_numpy(place > self.last[self.drafted, None])
+        behind = self.tokens[:, 0][torch.from_numpy(place).clamp(max=len(self.tokens) - 1)]
+        draws = behind.masked_fill(ended, -1).gather(1, trees.depth)
+        return OPS.tree_accept(trees.tokens, trees.parent, trees.valid, draws, SHAPE.depth)
 
     def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> None:
-        able = [client for client in self.clients if client.at < client.last]
-        views = [RequestView(str(c.name), 0, 0, 99, False, True) for c in able]
-        plan = policy.plan(views) if able else []
-        pairs = [(client, shape) for client, shape in zip(able, plan, strict=True) if shape]
-        self.trees, self.those = None, [client.name for client, _ in pairs]
-        if not pairs:
+        able = np.flatnonzero(self.at < self.last)
+        views = [RequestView(str(client), 0, 0, 99, False, True) for client in able]
+        plan = policy.plan(views) if views else []
+        chosen = [shape is not None for shape in plan]
+        self.trees, self.drafted = None, able[np.array(chosen, bool)]
+        if not any(chosen):
             return
-        (shape,) = {shape for _, shape in pairs}
-        at = torch.tensor([client.at for client, _ in pairs])
-        score, began = self.score[at, 1:], self.machine.now
-        depth = 1
-        seconds["extend"] = self.machine.takes("trees", len(pairs))
+        (shape,) = {shape for shape in plan if shape}
+        at, count = torch.from_numpy(self.at[self.drafted]), len(self.drafted)
+        score, depth = self.score[at, 1:], 1
+        seconds["extend"] = self.machine.takes("trees", count)
         began = self.machine.now
         while depth < shape.depth:
             level = score[:, level_slice(shape.width, depth)]
             if not policy.deepen(depth, level.topk(shape.width, dim=1).values):
                 break
             depth += 1
-            self.machine.takes("level", len(pairs))
+            self.machine.takes("level", count)
         seconds["grow"] = self.machine.now - began
         of_levels = slice(0, level_slice(shape.width, depth).stop)
         nodes = min(shape.nodes, of_levels.stop)
-        candidates = self.tokens[at, 1:][:, of_levels], score[:, of_levels]
-        parents = self.parent[at, 1:][:, of_levels]
-        trees = OPS.tree_build(self.tokens[at, 0], *candidates, parents, shape.width, depth, nodes)
-        if isinstance(policy, Oracle):
-            policy.following = np.stack([self.following(client) for client, _ in pairs])
-        (self.trees,) = policy.keep([TreeBatch.of(trees, depth)], len(self.clients))
+        of_all = (self.tokens[at, 1:], score, self.parent[at, 1:])
+        candidates = [values[:, of_levels] for values in of_all]
+        trees = OPS.tree_build(self.tokens[at, 0], *candidates, shape.width, depth, nodes)
+        (self.trees,) = policy.keep([TreeBatch.of(trees, depth)], len(self.at))
 
 
 # ---- who is compared ----
@@ -251,37 +232,6 @@ class NoTrees(FixedShape):
         return [None] * len(requests)
 
 
-class AllLevels(AdaptiveShapes):
-    """Adaptive, without its choice of depth."""
-
-    def deepen(self, level: int, score: torch.Tensor) -> bool:
-        super().deepen(level, score)
-        return True
-
-
-class AlwaysTrees(AllLevels):
-    """Also without its choice of none: the nodes of all requests that pay, and no more."""
-
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        super().plan(requests)
-        self._drafted, self._pays = len(requests), True
-        return [self.largest] * len(requests)
-
-
-class Oracle(FixedShape):
-    """Verifies nothing but what will be accepted, from trees of a depth; told what follows."""
-
-    following: np.ndarray
-
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
-        (tree,) = trees
-        draws = torch.from_numpy(self.following).gather(1, tree.depth)
-        paths = OPS.tree_accept(tree.tokens, tree.parent, tree.valid, draws, SHAPE.depth)
-        keeps = torch.zeros_like(tree.valid).scatter_(1, paths.rows, True)
-        order = torch.argsort((~keeps).long(), dim=1, stable=True)
-        return [tree.ordered(order).cut(paths.length)]
-
-
 def course(
     recorded: dict[str, np.ndarray],
     batch: int,
@@ -289,11 +239,12 @@ def course(
     steps: int = STEPS,
     believed: float = 1.0,
     slower: tuple[int, float] = (0, 1.0),
+    oracle: bool = False,
 ) -> np.ndarray:
     """`[steps + 1, 2]`: tokens and seconds since the start.
 
     `believed`: of what a forward takes, what the profile at the start says. `slower`: from this
-    step on everything takes so many times as long.
+    step on everything takes so many times as long. `oracle`: see `Service`.
     """
     machine = Machine(recorded)
     if isinstance(policy, AdaptiveShapes):
@@ -302,7 +253,7 @@ def course(
         for rows in 2 ** np.arange(10):
             seconds = believed * float(np.interp(rows, *recorded["forward"].T))
             policy.costs.forward.add(int(rows), seconds)
-    service = Service(recorded, batch, machine)
+    service = Service(recorded, batch, machine, oracle)
     found = [(0, 0.0)]
     for step in range(steps):
         if step == slower[0]:
@@ -318,30 +269,27 @@ def speed(run: np.ndarray, begin: int, end: int) -> float:
     return float(tokens / seconds)
 
 
-def settled(recorded: dict[str, np.ndarray], batch: int, policy: TreePolicy) -> float:
+def settled(
+    recorded: dict[str, np.ndarray], batch: int, policy: TreePolicy, oracle: bool = False
+) -> float:
     """Tokens per second after a third of the steps."""
-    return speed(course(recorded, batch, policy), STEPS // 3, STEPS)
+    return speed(course(recorded, batch, policy, oracle=oracle), STEPS // 3, STEPS)
 
 
 def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
     """By batch size, every policy's speed over plain decoding's."""
+    depths = range(1, SHAPE.depth + 1)
+    shapes = [TreeShape(4, depth, min(16, TreeShape(4, depth, 1).capacity)) for depth in depths]
     for batch in batches:
         plain = settled(recorded, batch, NoTrees(SHAPE))
-
-        def ratio(policy: TreePolicy, batch: int = batch, plain: float = plain) -> float:
-            return settled(recorded, batch, policy) / plain
-
-        fixed = {shape: ratio(FixedShape(TreeShape(*shape))) for shape in FIXED}
-        depths = range(1, SHAPE.depth + 1)
-        known = [TreeShape(4, depth, min(16, TreeShape(4, depth, 1).capacity)) for depth in depths]
+        fixed = {s: settled(recorded, batch, FixedShape(TreeShape(*s))) / plain for s in FIXED}
+        told = [settled(recorded, batch, FixedShape(s), oracle=True) / plain for s in shapes]
         yield {
             "batch": batch,
             "default": fixed[4, 5, 16],
             "best fixed": max(1.0, *fixed.values()),
-            "nodes": ratio(AlwaysTrees(SHAPE, OPS)),
-            "nodes, none": ratio(AllLevels(SHAPE, OPS)),
-            "adaptive": ratio(AdaptiveShapes(SHAPE, OPS)),
-            "oracle": max(1.0, *(ratio(Oracle(shape)) for shape in known)),
+            "adaptive": settled(recorded, batch, AdaptiveShapes(SHAPE, OPS)) / plain,
+            "oracle": max(1.0, *told),
         }
 
 

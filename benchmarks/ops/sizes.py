@@ -47,36 +47,31 @@ def measurements(device: str) -> Iterator[Measurement]:
     """Every op at every size, inputs made on `device`."""
     for batch, width, depth, nodes in TREES:
         size = f"B={batch} W={width} D={depth} M={nodes}"
-        build = build_cases.BuildCase(size, width, depth, nodes, batch)
-        yield _plain("tree_build", size, tree_build, build_cases.make_inputs(build, 0, device))
-        case = accept_cases.AcceptCase(size, nodes + 1, depth, batch)
-        yield _plain("tree_accept", size, tree_accept, accept_cases.make_inputs(case, 0, device))
-        prune = prune_cases.make_inputs(
-            prune_cases.PruneCase(size, nodes + 1, depth, batch), 0, device
-        )
-        yield _plain("tree_prune", size, tree_prune, prune)
+        trees = (size, nodes + 1, depth, batch)
+        built = build_cases.BuildCase(size, width, depth, nodes, batch)
+        accepted = accept_cases.AcceptCase(*trees)
+        pruned = prune_cases.PruneCase(*trees)
         rows = draft_cases.DraftBatchCase(size, depth, (nodes + 1,) * batch, (0,) * batch)
-        draft = draft_cases.make_inputs(rows, device=device)
-        yield _plain("draft_batch", size, draft_batch, {**draft, "rows": batch * (depth + 1)})
         masked = dataclasses.replace(rows, mask_rows=depth - 1)
-        draft = draft_cases.make_inputs(masked, device=device)
-        draft["rows"] = batch * (depth + 1)
-        yield _plain("draft_batch", f"{size} masks={depth - 1}", draft_batch, draft)
-        level = expand_cases.make_inputs(
-            expand_cases.ExpandCase(size, width, depth, batch), 0, device
-        )
-        yield _plain("tree_expand", f"{size} level={depth}", tree_expand, level)
-        commit = commit_cases.make_inputs(case, 0, device)
-        yield _plain("commit_slots", size, kv_commit, commit)
+        grown = expand_cases.ExpandCase(size, width, depth, batch)
+        for op, module, cases, case, more in (
+            ("tree_build", tree_build, build_cases, built, ""),
+            ("tree_accept", tree_accept, accept_cases, accepted, ""),
+            ("tree_prune", tree_prune, prune_cases, pruned, ""),
+            ("draft_batch", draft_batch, draft_cases, rows, ""),
+            ("draft_batch", draft_batch, draft_cases, masked, f" masks={depth - 1}"),
+            ("tree_expand", tree_expand, expand_cases, grown, f" level={depth}"),
+            ("commit_slots", kv_commit, commit_cases, accepted, ""),
+        ):
+            run, inputs = getattr(module, op), cases.make_inputs(case, 0, device)
+            if cases is draft_cases:
+                inputs["rows"] = batch * (depth + 1)
+            moved = _bytes(inputs) + _bytes(run(**inputs, implementation="reference"))
+            names = module.IMPLEMENTATIONS
+            yield Measurement(op, f"{size}{more}", "int64", run, inputs, names, moved)
     yield from _pages(device)
     yield from _children(device)
     yield from _attention(device)
-
-
-def _plain(op: str, size: str, module: Any, inputs: dict[str, Any]) -> Measurement:
-    run = getattr(module, op)
-    moved = _bytes(inputs) + _bytes(run(**inputs, implementation="reference"))
-    return Measurement(op, size, "int64", run, inputs, module.IMPLEMENTATIONS, moved)
 
 
 def _pages(device: str) -> Iterator[Measurement]:

@@ -6,9 +6,9 @@ import json
 from vllm_eagle_pangu.bench.records import (
     COUNTS,
     KEY,
-    RecordFile,
     key_of,
     merged,
+    open_records,
     read_records,
     record_file,
     write_counts,
@@ -22,10 +22,8 @@ def record(prompt, repeat=0, **content):
 
 
 def append(folder, rank, *records):
-    file = RecordFile(record_file(folder, rank))
-    for one in records:
-        file.append(one)
-    file.close()
+    with open_records(record_file(folder, rank)) as file:
+        file.writelines(json.dumps(one) + "\n" for one in records)
 
 
 def test_the_merged_table_does_not_depend_on_who_wrote_what(tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from vllm_eagle_pangu.bench import run as run_module
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
 from vllm_eagle_pangu.bench.experiments.base import (
     Bench,
@@ -15,11 +16,10 @@ from vllm_eagle_pangu.bench.experiments.base import (
     spread_verdict,
 )
 from vllm_eagle_pangu.bench.experiments.stages import stage_times
-from vllm_eagle_pangu.bench.experiments.temperature import Temperature
+from vllm_eagle_pangu.bench.experiments.throughput import Temperature
 from vllm_eagle_pangu.bench.records import merged
-from vllm_eagle_pangu.bench.results import Outcome, write_results
+from vllm_eagle_pangu.bench.results import write_results
 from vllm_eagle_pangu.bench.run import EXPERIMENTS
-from vllm_eagle_pangu.bench.session import Place
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 from vllm_eagle_pangu.tracing.provenance import provenance
 from vllm_eagle_pangu.tracing.report.comparison import read_methods
@@ -37,8 +37,7 @@ def bench(tmp_path):
     """The demo's configuration, planned."""
     config = load_config(DEMO)
     talk = Conversations(WordTokenizer(), chat=False)
-    place = Place(tmp_path, tmp_path, tmp_path)
-    bench = Bench(config, place, tuple(SECTIONS), PROMPTS, PROMPTS[-6:], talk)
+    bench = Bench(config, *[tmp_path] * 3, tuple(SECTIONS), PROMPTS, PROMPTS[-6:], talk)
     for kind in EXPERIMENTS:
         groups = kind(bench).groups()
         bench.parts[kind.key] = [part for group in groups for part in group.cut(config.hosts)]
@@ -110,6 +109,20 @@ def test_e2_has_every_point_of_both_sweeps(bench):
     assert {row["prompts"] for row in result.rows} == {8}
 
 
+def test_e5_has_a_row_for_every_kind_of_method_at_a_level(bench):
+    kinds = ("plain", "chain-2", "scheduled-chain-2", "tree-4-5-16", "adaptive-4-5-16")
+    names = ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms", "requests", "tau")
+    records = [
+        {"experiment": "E5", "group": "concurrency-8", "method": method, "repeat": 0}
+        | dict.fromkeys(names, place + 1.0)
+        for place, method in enumerate(kinds)
+    ]
+    result = result_of(bench, "E5", sorted(records, key=lambda record: record["method"]))
+    assert [(row["method"], row["speedup"]) for row in result.rows] == [
+        (method, place + 1.0) for place, method in enumerate(kinds)
+    ]
+
+
 def test_e6_says_where_a_method_stops_paying(bench):
     records = list(answers(bench))
     for record in records:
@@ -164,11 +177,9 @@ def test_everything_is_written(bench, tmp_path):
     results = [result_of(bench, key, records) for key in keys]
     results[0].errors += record_errors(records, "E1")
     facts = {"date": "2026-11-20", "command": "bench", **provenance()}
-    outcome = Outcome(facts, {}, results, {1: ["p1", "p3"]})
 
-    write_results(outcome, records, tmp_path)
+    write_results(facts, {}, results, {1: ["p1", "p3"]}, records, tmp_path)
 
-    assert outcome.failed()
     text = (tmp_path / "report.md").read_text()
     assert "**Rank 1 did not finish.** Not measured: p1, p3." in text
     assert "**Failed:** plain: it broke (1 answers)" in text
@@ -183,9 +194,20 @@ def test_everything_is_written(bench, tmp_path):
     assert pictures == {"E1.svg", "E2-nodes.svg", "E2-depths.svg", "E6.svg", "E7.svg"}
 
 
-def test_a_run_without_failures_says_so():
-    assert not Outcome({}, {}, [], {}).failed()
+def test_without_a_section_there_is_no_experiment():
     assert BenchConfig().chosen() == ()
+
+
+@pytest.mark.parametrize(
+    ("missing", "errors", "code"), [({}, [], 0), ({1: ["p1"]}, [], 1), ({}, ["it broke"], 1)]
+)
+def test_a_run_with_failures_ends_with_1_and_names_them(bench, capsys, missing, errors, code):
+    experiment = EXPERIMENTS[0](bench)
+    experiment.errors += errors
+    assert run_module._conclude(bench, [experiment], missing) == code
+    said = capsys.readouterr().err
+    assert ("rank 1 did not finish; not measured: p1" in said) == bool(missing)
+    assert ("E1 failed: it broke" in said) == bool(errors)
 
 
 def test_a_loss_within_the_spread_is_said_to_be_one():

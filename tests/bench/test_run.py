@@ -12,8 +12,7 @@ from vllm_eagle_pangu.bench.command import run
 from vllm_eagle_pangu.bench.config import BenchConfig, PromptConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.records import KEY, RecordFile, record_file
-from vllm_eagle_pangu.bench.session import Place
+from vllm_eagle_pangu.bench.records import KEY, open_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.method import PLAIN
@@ -27,7 +26,7 @@ CONFIG = BenchConfig(repeats=1)
 
 def test_a_folder_with_records_is_taken_only_to_resume(tmp_path):
     run_module._claim(tmp_path, CONFIG, ALONE, resume=False)
-    RecordFile(record_file(tmp_path, 0)).close()
+    open_records(record_file(tmp_path, 0)).close()
     with pytest.raises(ValueError, match="holds records; pass --resume"):
         run_module._claim(tmp_path, CONFIG, ALONE, resume=False)
     run_module._claim(tmp_path, CONFIG, Rank(0, 4), resume=True)
@@ -43,16 +42,15 @@ def test_records_of_another_configuration_are_not_resumed(tmp_path):
 def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
     prompts = [Prompt(f"p{i}", i, ("x",)) for i in range(6)]
     talk = Conversations(WordTokenizer(), chat=False)
-    place = Place(tmp_path, tmp_path, tmp_path)
-    bench = Bench(CONFIG, place, ("E1",), prompts, [], talk)
+    bench = Bench(CONFIG, *[tmp_path] * 3, ("E1",), prompts, [], talk)
     group = Group("E1", "batch-1", (PLAIN,), tuple(prompts))
     bench.parts["E1"] = [group]
-    file = RecordFile(record_file(tmp_path, 0))
+    file = open_records(record_file(tmp_path, 0))
     for prompt in prompts[:3]:
         key = group.key(PLAIN, prompt, 0, 0)
         # What failed is no prompt that nobody came to.
         content = {"error": "it broke"} if prompt.id == "p0" else {"output_ids": []}
-        file.append(dict(zip(KEY, key, strict=True)) | content)
+        file.write(json.dumps(dict(zip(KEY, key, strict=True)) | content) + "\n")
     file.close()
     missing = run_module.missing_prompts(bench, Rank(0, 2), range(2))
     assert missing == {0: ["p4"], 1: ["p3", "p5"]}
@@ -69,5 +67,5 @@ def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):
 
 def test_instructions_without_a_path_are_those_that_ship(tmp_path):
     config = replace(CONFIG, prompts=PromptConfig(source="instructions", count=5, choice="first"))
-    bench = run_module.plan(config, Place(pair.find().target, tmp_path, tmp_path), ())
+    bench = run_module.plan(config, pair.find().target, tmp_path, tmp_path, ())
     assert [prompt.id for prompt in bench.prompts] == [f"instruction-{n:03d}" for n in range(5)]

@@ -6,14 +6,27 @@ from pathlib import Path
 import pytest
 
 from vllm_eagle_pangu.bench.config import BenchConfig, ConcurrencyConfig
-from vllm_eagle_pangu.bench.serving import Load, bench_server, client_command, write_dataset
+from vllm_eagle_pangu.bench.experiments.base import Bench
+from vllm_eagle_pangu.bench.experiments.concurrency import (
+    bench_server,
+    client_command,
+    write_dataset,
+)
 from vllm_eagle_pangu.measure.method import PLAIN, tree
+from vllm_eagle_pangu.measure.prompts import Conversations
+
+from .test_prompts import WordTokenizer
+
+
+def bench(config):
+    talk = Conversations(WordTokenizer(), chat=False)
+    return Bench(config, Path("target"), Path("head"), Path("out"), ("E5",), [], [], talk)
 
 
 @pytest.fixture
 def server():
     config = BenchConfig(concurrency=ConcurrencyConfig(levels=(1, 32)))
-    return bench_server(tree((4, 5, 16)), Path("target"), Path("head"), config)
+    return bench_server(tree((4, 5, 16)), bench(config))
 
 
 def test_the_server_has_room_for_the_highest_level(server):
@@ -25,7 +38,7 @@ def test_the_server_has_room_for_the_highest_level(server):
 
 def test_plain_decoding_is_served_without_speculation():
     config = BenchConfig(concurrency=ConcurrencyConfig())
-    assert "--speculative-config" not in bench_server(PLAIN, Path("t"), Path("h"), config).command()
+    assert "--speculative-config" not in bench_server(PLAIN, bench(config)).command()
 
 
 def test_vllm_takes_the_dataset_and_the_clients_flags(server, tmp_path):
@@ -33,8 +46,6 @@ def test_vllm_takes_the_dataset_and_the_clients_flags(server, tmp_path):
     from vllm.benchmarks.datasets import ShareGPTDataset
     from vllm.benchmarks.serve import add_cli_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    from .test_prompts import WordTokenizer
 
     class Tokenizer(WordTokenizer):
         def __call__(self, text):
@@ -44,7 +55,7 @@ def test_vllm_takes_the_dataset_and_the_clients_flags(server, tmp_path):
     write_dataset(["one two three four", "five six seven eight nine"], dataset)
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
-    command = client_command(server, dataset, Load(4, 3, 16), tmp_path / "result.json")
+    command = client_command(server, dataset, 4, 3, 16, tmp_path / "result.json")
     given = parser.parse_args(command[3:])
     assert (given.max_concurrency, given.num_prompts, given.ignore_eos) == (4, 3, True)
     data = ShareGPTDataset(dataset_path=given.dataset_path, disable_shuffle=given.disable_shuffle)

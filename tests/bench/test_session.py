@@ -6,9 +6,10 @@ import pytest
 from vllm_eagle_pangu.bench import session as session_module
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.engines import EngineError
+from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import key_of, read_records
-from vllm_eagle_pangu.bench.session import Place, Session
+from vllm_eagle_pangu.bench.session import Session
 from vllm_eagle_pangu.bench.sharding import Rank
 from vllm_eagle_pangu.measure.method import PLAIN, chain, tree
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
@@ -74,7 +75,8 @@ def start(tmp_path, monkeypatch):
     def new(rank=Rank(0, 1), **keys):  # noqa: B008
         config = BenchConfig(**{"repeats": 2, **keys})
         talk = Conversations(WordTokenizer(), chat=False)
-        return Session(config, Place(tmp_path, tmp_path, tmp_path), rank, talk)
+        bench = Bench(config, tmp_path, tmp_path, tmp_path, ("E1",), [], [], talk)
+        return Session(bench, rank)
 
     return new
 
@@ -137,7 +139,7 @@ def test_the_second_turn_is_asked_with_the_same_methods_first_answer(start):
     talk = Prompt("t", 0, ("one two", "three"))
     session.measure(group(PLAIN, prompts=(talk,)))
     first, second = (request["ids"] for _, request in session._pool.asked)
-    words = session._conversations.tokenizer.words
+    words = session.bench.conversations.tokenizer.words
     assert [words[i] for i in first] == ["<s>", "one", "two"]
     assert [words[i] for i in second] == ["<s>", "one", "two", "<s>", "one", "three"]
 

@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from math import inf
 
 import pytest
 
-from vllm_eagle_pangu.bench.sharding import Marker, Rank, marker_file, state_of, wait_for_others
+from vllm_eagle_pangu.bench import sharding
+from vllm_eagle_pangu.bench.records import record_file
+from vllm_eagle_pangu.bench.sharding import Rank, is_locked, locked
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -28,19 +31,19 @@ def test_the_rank_comes_from_torchruns_environment():
             Rank.from_environment({"RANK": rank, "WORLD_SIZE": size})
 
 
-def test_a_marker_tells_alive_from_finished_and_from_absent(tmp_path):
-    assert state_of(tmp_path, 1) == "absent"
-    with Marker(tmp_path, Rank(1, 2)) as marker:
-        assert state_of(tmp_path, 1) == "alive"
-        marker.finish()
-    assert state_of(tmp_path, 1) == "finished"
+def test_records_are_locked_while_their_rank_lives(tmp_path):
+    path = record_file(tmp_path, 1)
+    assert not is_locked(path)
+    with locked(path):
+        assert is_locked(path)
+    assert path.exists() and not is_locked(path)
 
 
 RANK_1 = """
 import subprocess, sys
 from pathlib import Path
-from vllm_eagle_pangu.bench.sharding import Marker, Rank
-with Marker(Path(sys.argv[1]), Rank(1, 3)):
+from vllm_eagle_pangu.bench.sharding import locked
+with locked(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid, flush=True)
     child.wait()
@@ -48,40 +51,44 @@ with Marker(Path(sys.argv[1]), Rank(1, 3)):
 
 
 @pytest.fixture
-def killed(tmp_path):
-    """The marker of rank 1, which was killed in its work and left a child."""
-    command = [sys.executable, "-c", RANK_1, str(tmp_path)]
+def working(tmp_path):
+    """Rank 1 in its work, with a child that outlives it."""
+    command = [sys.executable, "-c", RANK_1, str(record_file(tmp_path, 1))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     child = int(process.stdout.readline())
-    assert state_of(tmp_path, 1) == "alive"
+    assert is_locked(record_file(tmp_path, 1))
+    yield process
     process.kill()
     process.wait()
-    yield marker_file(tmp_path, 1)
     os.kill(child, signal.SIGKILL)
 
 
-def test_a_process_that_ended_without_finishing_is_dead_though_its_child_lives(killed, tmp_path):
-    assert state_of(tmp_path, 1) == "dead"
+def test_a_process_that_was_killed_is_dead_though_its_child_lives(working, tmp_path):
+    working.kill()
+    working.wait()
+    assert not is_locked(record_file(tmp_path, 1))
 
 
-def test_waiting_ends_with_the_dead_ranks_named(killed, tmp_path):
-    with Marker(tmp_path, Rank(2, 3)) as marker:
-        marker.finish()
-    assert wait_for_others(tmp_path, Rank(0, 3), lambda other: False) == [1]
+def test_waiting_ends_with_a_rank_that_dies_with_work_left(working, tmp_path, monkeypatch):
+    looks = []
+
+    def look_away(seconds):
+        looks.append(seconds)
+        working.kill()
+        working.wait()
+
+    monkeypatch.setattr(sharding.time, "sleep", look_away)
+    sharding.wait_for_others(tmp_path, Rank(0, 3), lambda other: other == 2, appear_by=inf)
+    assert len(looks) == 1
 
 
-def test_a_rank_that_never_appears_is_dead_unless_it_had_nothing_to_do(tmp_path):
-    nobody = Rank(0, 2)
-    assert wait_for_others(tmp_path, nobody, lambda other: False, appear_s=0.0) == [1]
-    assert wait_for_others(tmp_path, nobody, lambda other: True) == []
-
-
-def test_rank_0_forgets_the_markers_of_an_earlier_run_and_of_no_one_that_lives(killed, tmp_path):
-    with Marker(tmp_path, Rank(2, 3)) as marker:
-        marker.finish()
-    with Marker(tmp_path, Rank(3, 4)), Marker(tmp_path, Rank(0, 4)):
-        found = [state_of(tmp_path, other) for other in (1, 2, 3)]
-    assert found == ["absent", "absent", "alive"]
+def test_a_rank_that_never_appears_is_waited_for_unless_it_had_nothing_to_do(tmp_path, monkeypatch):
+    nobody, now = Rank(0, 2), iter(range(100))
+    monkeypatch.setattr(sharding.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(sharding.time, "monotonic", lambda: next(now))
+    sharding.wait_for_others(tmp_path, nobody, lambda other: False, appear_by=5)
+    assert next(now) == 7
+    sharding.wait_for_others(tmp_path, nobody, lambda other: True, appear_by=inf)
 
 
 def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
@@ -89,5 +96,8 @@ def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
         raise OSError("No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(ValueError, match=r"cannot lock a file .*; name one"):
-        Marker(tmp_path, Rank(0, 1))
+    with (
+        pytest.raises(ValueError, match=r"cannot lock a file .*; name one"),
+        locked(tmp_path / "x"),
+    ):
+        pass

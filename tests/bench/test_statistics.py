@@ -6,8 +6,7 @@ import pytest
 from vllm_eagle_pangu.bench.statistics import (
     restrict,
     runs_of,
-    speedups_by_prompt,
-    speedups_by_repeat,
+    speedups,
     summary,
     tau,
     tokens_per_second,
@@ -61,10 +60,11 @@ def test_tokens_per_second_take_the_median_repeat_of_each_prompt():
 
 
 def test_speedups_are_paired_within_a_repeat():
+    by_repeat, by_prompt = speedups(TREE, PLAIN)
     # Repeat 0: 30/1.0 against 30/3.0; repeat 1: 30/5.0 against 30/6.0.
-    assert speedups_by_repeat(TREE, PLAIN) == pytest.approx([3.0, 1.2])
+    assert by_repeat == pytest.approx([3.0, 1.2])
     # a: 2 and 2; b: 4 and 1.
-    assert speedups_by_prompt(TREE, PLAIN) == pytest.approx([2.0, 2.5])
+    assert by_prompt == pytest.approx([2.0, 2.5])
 
 
 def test_the_summary_states_the_spread():
@@ -83,8 +83,7 @@ def test_without_plain_there_is_no_ratio():
 
 def test_an_answer_that_plain_lacks_is_not_compared():
     plain = {("a", 0): {1: record(2.0)}}
-    assert speedups_by_repeat(TREE, plain) == [2.0]
-    assert speedups_by_prompt(TREE, plain) == [2.0]
+    assert speedups(TREE, plain) == ([2.0], [2.0])
 
 
 def test_runs_are_of_one_group_and_hold_no_errors():

@@ -7,8 +7,8 @@ import json
 import math
 from pathlib import Path
 
-from vllm_eagle_pangu.bench.experiments.base import Row, speedup_text
-from vllm_eagle_pangu.bench.report import table
+from vllm_eagle_pangu.bench.experiments.base import Row, rated, speedup_text
+from vllm_eagle_pangu.bench.results import table
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.method import PLAIN
 
@@ -45,8 +45,8 @@ def _speedups(folder: Path) -> Speedups:
         raise refusal("--compare", str(folder), "no results.json there", "name a finished run")
     found: Speedups = {}
     for key, experiment in json.loads(path.read_text(encoding="utf-8"))["experiments"].items():
-        for row in experiment["rows"]:
-            if row.get("speedup") is not None and row["method"] != PLAIN.name:
+        for row in rated(experiment["rows"]):
+            if row["method"] != PLAIN.name:
                 place = [f"{name} {row[name]}" for name in PLACES if row.get(name) is not None]
                 found[key, ", ".join(place), row["method"]] = row
     return found

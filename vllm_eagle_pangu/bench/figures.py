@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.bench.experiments.base import Result, Row
+from vllm_eagle_pangu.bench.experiments.base import Result, Row, rated
 from vllm_eagle_pangu.bench.experiments.stages import SUMS
+from vllm_eagle_pangu.measure.method import PLAIN
 
 SIZE = (7.0, 3.6)
 # By the first word of a method's name.
@@ -36,33 +37,26 @@ def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
     matplotlib.use("svg")
     # The same figures give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "eagle-pangu"
+    from matplotlib import pyplot
+
     drawn = defaultdict(list)
     for result in results:
-        for name, draw in _DRAWN.items():
-            if name.startswith(result.key) and _draw(draw, result, out / name):
+        for name, (chosen, draw) in _DRAWN.items():
+            rows = chosen(result) if name.startswith(result.key) else []
+            if rows:
+                figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+                draw(axes, rows)
+                axes.spines[["top", "right"]].set_visible(False)
+                figure.savefig(out / name, metadata={"Date": None})
+                pyplot.close(figure)
                 drawn[result.key].append(name)
     return drawn
 
 
-def _draw(draw: Callable[[Any, Result], bool], result: Result, path: Path) -> bool:
-    """Whether there was anything to draw."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
-    try:
-        if not draw(axes, result):
-            return False
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, metadata={"Date": None})
-        return True
-    finally:
-        pyplot.close(figure)
-
-
 def _rated(result: Result, **having: Any) -> list[Row]:
     """Rows with a speed-up, and with these values."""
-    rated = [row for row in result.rows if row.get("speedup") is not None]
-    return [row for row in rated if all(row[name] == value for name, value in having.items())]
+    wanted = having.items()
+    return [row for row in rated(result.rows) if wanted <= row.items()]
 
 
 def _colors(rows: list[Row]) -> list[str]:
@@ -74,14 +68,12 @@ def _errors(rows: list[Row]) -> list[list[float]]:
     return [below, [row["speedup_max"] - row["speedup"] for row in rows]]
 
 
-def _bars(axes: Any, result: Result, label: str) -> bool:
+def _bars(axes: Any, rows: list[Row], label: str) -> None:
     """Speed-ups with their spreads."""
-    rows = _rated(result)
     labels, middle = [str(row[label]) for row in rows], [row["speedup"] for row in rows]
     axes.bar(labels, middle, yerr=_errors(rows), color=_colors(rows), capsize=3)
     axes.tick_params(axis="x", labelrotation=20)
     _speedups(axes)
-    return bool(rows)
 
 
 def _speedups(axes: Any) -> None:
@@ -95,25 +87,21 @@ def _points(axes: Any, rows: list[Row], x: str, **style: Any) -> None:
     axes.errorbar(places, middle, yerr=_errors(rows), marker="o", capsize=3, **style)
 
 
-def _lines(axes: Any, result: Result, x: str, label: str) -> bool:
+def _lines(axes: Any, rows: list[Row], x: str, label: str) -> None:
     """Speed-up against `x`, a line per method."""
-    rows = [row for row in _rated(result) if row.get("kind") != "plain"]
     for method in dict.fromkeys(row["method"] for row in rows):
-        _points(axes, _rated(result, method=method), x, label=method)
+        _points(axes, [row for row in rows if row["method"] == method], x, label=method)
     axes.set_xlabel(label)
     _speedups(axes)
-    if rows:
-        axes.legend(frameon=False, fontsize=8)
-    return bool(rows)
+    axes.legend(frameon=False, fontsize=8)
 
 
-def _concurrency(axes: Any, result: Result) -> bool:
+def _concurrency(axes: Any, rows: list[Row]) -> None:
     axes.set_xscale("log", base=2)
-    return _lines(axes, result, "concurrency", "concurrent requests")
+    _lines(axes, rows, "concurrency", "concurrent requests")
 
 
-def _sweep(axes: Any, result: Result, sweep: str, column: str, label: str) -> bool:
-    rows = _rated(result, sweep=sweep)
+def _sweep(axes: Any, rows: list[Row], column: str, label: str) -> None:
     _points(axes, rows, column, color=COLORS["tree"])
     axes.set_xlabel(label)
     axes.set_ylabel("speed-up over plain", color=COLORS["tree"])
@@ -121,13 +109,11 @@ def _sweep(axes: Any, result: Result, sweep: str, column: str, label: str) -> bo
     taus = [row["tau"] for row in rows]
     right.plot([row[column] for row in rows], taus, color=COLORS["chain"], marker="s")
     right.set_ylabel("tau", color=COLORS["chain"])
-    return bool(rows)
 
 
-def _stages(axes: Any, result: Result) -> bool:
+def _stages(axes: Any, rows: list[Row]) -> None:
     from matplotlib import colormaps
 
-    rows = [row for row in result.rows if row["stage"] not in SUMS]
     left = {row["method"]: 0.0 for row in rows}
     for place, stage in enumerate(dict.fromkeys(row["stage"] for row in rows)):
         mine = {row["method"]: row["p50_ms"] for row in rows if row["stage"] == stage}
@@ -136,38 +122,43 @@ def _stages(axes: Any, result: Result) -> bool:
         left |= {method: left[method] + mine[method] for method in mine}
     axes.set_xlabel("ms per step (medians)")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return bool(rows)
 
 
-def _distances(axes: Any, result: Result) -> bool:
-    rows = result.more.get("distances", [])
+def _distances(axes: Any, rows: list[Row]) -> None:
     labels = [str(r["from"]) if r["from"] == r["to"] else f"{r['from']}-{r['to']}" for r in rows]
     axes.bar(labels, [row["share"] for row in rows], color=COLORS["chain"])
     axes.set_xlabel("distance of the strongest key, tokens")
     axes.set_ylabel("share of (row, head)")
     axes.tick_params(axis="x", labelrotation=30)
-    return bool(rows)
 
 
-def _expectation(axes: Any, result: Result) -> bool:
-    rows = result.rows
+def _expectation(axes: Any, rows: list[Row]) -> None:
     names, measured = [row["method"] for row in rows], [row["measured"] for row in rows]
     axes.bar(names, [row["bound"] for row in rows], color="#d5dde3", label="bound")
     axes.bar(names, measured, width=0.5, color=_colors(rows), label="measured")
     axes.set_ylabel("speed-up over plain")
     axes.tick_params(axis="x", labelrotation=20)
     axes.legend(frameon=False, fontsize=8)
-    return bool(names)
 
 
-_DRAWN: dict[str, Callable[[Any, Result], bool]] = {
-    "E1.svg": partial(_bars, label="method"),
-    "E2-nodes.svg": partial(_sweep, sweep="nodes", column="nodes", label="nodes M"),
-    "E2-depths.svg": partial(_sweep, sweep="depths", column="depth", label="depth D"),
-    "E3.svg": _stages,
-    "E4.svg": partial(_bars, label="window"),
-    "E4-distances.svg": _distances,
-    "E5.svg": _concurrency,
-    "E6.svg": partial(_lines, x="temperature", label="temperature"),
-    "E7.svg": _expectation,
+# By file: its rows of a result, and how they are drawn where there are any.
+_DRAWN: dict[str, tuple[Callable[[Result], list[Row]], Callable[[Any, list[Row]], None]]] = {
+    "E1.svg": (_rated, partial(_bars, label="method")),
+    "E2-nodes.svg": (
+        partial(_rated, sweep="nodes"),
+        partial(_sweep, column="nodes", label="nodes M"),
+    ),
+    "E2-depths.svg": (
+        partial(_rated, sweep="depths"),
+        partial(_sweep, column="depth", label="depth D"),
+    ),
+    "E3.svg": (lambda found: [row for row in found.rows if row["stage"] not in SUMS], _stages),
+    "E4.svg": (_rated, partial(_bars, label="window")),
+    "E4-distances.svg": (lambda found: found.more.get("distances", []), _distances),
+    "E5.svg": (_rated, _concurrency),
+    "E6.svg": (
+        lambda found: [row for row in _rated(found) if row["kind"] != PLAIN.kind],
+        partial(_lines, x="temperature", label="temperature"),
+    ),
+    "E7.svg": (lambda found: found.rows, _expectation),
 }

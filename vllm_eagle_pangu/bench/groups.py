@@ -19,7 +19,7 @@ PROMPTS_PER_BLOCK = 4
 
 @dataclass(frozen=True)
 class Group:
-    """What is measured together; `name` tells an experiment's groups apart."""
+    """What is measured together; `name` tells an experiment's groups apart, and their parts."""
 
     experiment: str
     name: str
@@ -40,10 +40,6 @@ class Group:
         for repeat, prompt, method in product(range(repeats), self.prompts, self.methods):
             for turn in range(len(prompt.turns)):
                 yield method, prompt, turn, repeat
-
-    def belongs_to(self, name: str) -> bool:
-        """Whether this is the group of that name, or a part of it."""
-        return self.name == name or self.name.startswith(f"{name}-")
 
     def cut(self, engines: int) -> list[Group]:
         """Parts of at most `engines` methods, each with its own plain decoding to compare with."""

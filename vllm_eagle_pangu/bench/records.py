@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from vllm_eagle_pangu.measure.files import write_csv
 
@@ -27,23 +27,14 @@ def record_file(folder: Path, rank: int) -> Path:
     return folder / f"records-{rank}.jsonl"
 
 
-class RecordFile:
-    """The records of one rank. A last line that a killed process cut is taken off first."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            whole = path.read_bytes()
-            if whole and not whole.endswith(b"\n"):
-                path.write_bytes(whole[: whole.rfind(b"\n") + 1])
-        self._file = path.open("a", encoding="utf-8")
-
-    def append(self, record: Record) -> None:
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+def open_records(path: Path) -> TextIO:
+    """A rank's file, to append lines to; one that a killed process cut is taken off first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        whole = path.read_bytes()
+        if not whole.endswith(b"\n"):
+            path.write_bytes(whole[: whole.rfind(b"\n") + 1])
+    return path.open("a", encoding="utf-8", buffering=1)
 
 
 def read_records(folder: Path) -> dict[Key, Record]:

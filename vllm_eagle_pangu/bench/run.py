@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -13,17 +14,15 @@ from pathlib import Path
 
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench, Experiment
-from vllm_eagle_pangu.bench.experiments.budget import Budget
 from vllm_eagle_pangu.bench.experiments.concurrency import Concurrency
 from vllm_eagle_pangu.bench.experiments.expectation import Expectation
 from vllm_eagle_pangu.bench.experiments.stages import Stages
-from vllm_eagle_pangu.bench.experiments.temperature import Temperature
-from vllm_eagle_pangu.bench.experiments.throughput import Throughput
-from vllm_eagle_pangu.bench.experiments.window import Window
+from vllm_eagle_pangu.bench.experiments.sweeps import Budget, Window
+from vllm_eagle_pangu.bench.experiments.throughput import Temperature, Throughput
 from vllm_eagle_pangu.bench.records import merged, read_records, record_file
-from vllm_eagle_pangu.bench.results import Outcome, write_results
-from vllm_eagle_pangu.bench.session import Place, Session
-from vllm_eagle_pangu.bench.sharding import Marker, Rank, wait_for_others
+from vllm_eagle_pangu.bench.results import write_results
+from vllm_eagle_pangu.bench.session import Session
+from vllm_eagle_pangu.bench.sharding import APPEAR_S, Rank, locked, wait_for_others
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.files import facts, write_json
@@ -56,29 +55,30 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
     """
     rank = Rank.from_environment()
     chosen = config.chosen(only)
-    place = Place(*_pair(config), out.resolve())
-    _claim(place.out, config, rank, resume)
-    bench = plan(config, place, chosen)
+    target, head = _pair(config)
+    out = out.resolve()
+    _claim(out, config, rank, resume)
+    bench = plan(config, target, head, out, chosen)
     experiments = [kind(bench) for kind in EXPERIMENTS if kind.key in chosen]
     for experiment in experiments:
         groups = experiment.groups()
         bench.parts[experiment.key] = [p for group in groups for p in group.cut(config.hosts)]
-    session = Session(config, place, rank, bench.conversations)
-    with ended_by_sigterm(), Marker(place.out, rank) as marker, closing(session):
+    session = Session(bench, rank)
+    appear_by = time.monotonic() + APPEAR_S
+    with ended_by_sigterm(), locked(record_file(out, rank.rank)), closing(session):
         try:
             for experiment in experiments:
                 for part in bench.parts[experiment.key]:
                     experiment.tried(session.measure, part)
-            marker.finish()
             if rank.rank != 0:
                 return 0
             session.end_engines()
-            dead = wait_for_others(
-                place.out, rank, lambda other: not missing_prompts(bench, rank, [other])
+            wait_for_others(
+                out, rank, lambda other: not missing_prompts(bench, rank, [other]), appear_by
             )
-            missing = missing_prompts(bench, rank, dead)
+            missing = missing_prompts(bench, rank, rank.others())
             if not missing:
-                session.records.update(read_records(place.out))
+                session.records.update(read_records(out))
                 for experiment in experiments:
                     experiment.tried(experiment.after, session, list(session.records.values()))
         except SystemExit:
@@ -90,12 +90,14 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
     return _conclude(bench, experiments, missing)
 
 
-def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
+def plan(
+    config: BenchConfig, target: Path, head: Path, out: Path, chosen: tuple[str, ...]
+) -> Bench:
     """Read and select the prompts; the same in every rank."""
     from transformers import AutoTokenizer
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    tokenizer = AutoTokenizer.from_pretrained(place.target)
+    tokenizer = AutoTokenizer.from_pretrained(target)
     conversations = Conversations(tokenizer, config.prompts.chat)
     source, path = config.prompts.source, config.prompts.path
     if path is not None:
@@ -115,13 +117,13 @@ def plan(config: BenchConfig, place: Place, chosen: tuple[str, ...]) -> Bench:
     if config.window is not None:
         wanted = replace(config.prompts, choice="longest", count=config.window.prompts)
         longest = select(prompts, length, replace(wanted, max_tokens=None), room)
-    return Bench(config, place, chosen, selected, longest, conversations)
+    return Bench(config, target, head, out, chosen, selected, longest, conversations)
 
 
-def missing_prompts(bench: Bench, rank: Rank, dead: Iterable[int]) -> dict[int, list[str]]:
+def missing_prompts(bench: Bench, rank: Rank, ranks: Iterable[int]) -> dict[int, list[str]]:
     """By rank, the prompts of which it lacks a record."""
-    there = read_records(bench.place.out)
-    found: dict[int, set[str]] = {other: set() for other in dead}
+    there = read_records(bench.out)
+    found: dict[int, set[str]] = {other: set() for other in ranks}
     for parts in bench.parts.values():
         for part in parts:
             for method, prompt, turn, repeat in part.answers(bench.config.repeats):
@@ -157,15 +159,14 @@ def _claim(out: Path, config: BenchConfig, rank: Rank, resume: bool) -> None:
 
 def _conclude(bench: Bench, experiments: list[Experiment], missing: dict[int, list[str]]) -> int:
     """Write what was found. 0, or 1 where anything failed."""
-    out = bench.place.out
+    out = bench.out
     records = merged(read_records(out).values())
     results = sorted((one.concluded(records) for one in experiments), key=lambda one: one.key)
-    outcome = Outcome(facts(), asdict(bench.config), results, missing)
-    write_results(outcome, records, out)
+    write_results(facts(), asdict(bench.config), results, missing, records, out)
     for rank, prompts in missing.items():
         print(f"rank {rank} did not finish; not measured: {', '.join(prompts)}", file=sys.stderr)
     for result in results:
         for error in result.errors:
             print(f"{result.key} failed: {error}", file=sys.stderr)
     print(f"written: {out / 'report.md'}", flush=True)
-    return 1 if outcome.failed() else 0
+    return 1 if missing or any(result.errors for result in results) else 0

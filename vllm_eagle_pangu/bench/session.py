@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 import zlib
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.engines import STOP_TIMEOUT_S, EngineError, EnginePool
+from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group, rounds
-from vllm_eagle_pangu.bench.records import KEY, Key, Record, RecordFile, read_records, record_file
+from vllm_eagle_pangu.bench.records import KEY, Key, Record, open_records, read_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
 from vllm_eagle_pangu.measure.method import Method
-from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
+from vllm_eagle_pangu.measure.prompts import Prompt
 
 # After its last operator an OpenMP thread spins for 200 ms; the next engine waits for it to sleep.
 SETTLE_S = 0.25
@@ -27,26 +28,15 @@ def engine_options(config: BenchConfig) -> dict[str, Any]:
     return options | {"kv_cache_memory_bytes": options.pop("kv_cache_bytes")}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a run reads and writes."""
-
-    target: Path
-    head: Path
-    out: Path
-
-
 class Session:
     """The engines and the records of one rank."""
 
-    def __init__(
-        self, config: BenchConfig, place: Place, rank: Rank, conversations: Conversations
-    ) -> None:
-        self.config, self.place, self.rank = config, place, rank
-        self._conversations = conversations
-        self._pool = EnginePool(str(place.target), engine_options(config), config.hosts)
-        self.records = read_records(place.out)
-        self._file = RecordFile(record_file(place.out, rank.rank))
+    def __init__(self, bench: Bench, rank: Rank) -> None:
+        self.bench, self.config, self.rank = bench, bench.config, rank
+        options = engine_options(bench.config)
+        self._pool = EnginePool(str(bench.target), options, bench.config.hosts)
+        self.records = read_records(bench.out)
+        self._file = open_records(record_file(bench.out, rank.rank))
 
     def close(self) -> None:
         self.end_engines()
@@ -63,7 +53,7 @@ class Session:
         """Keep and append one record; `content` without the key."""
         record = {**dict(zip(KEY, key, strict=True)), **content, "rank": self.rank.rank}
         self.records[key] = record
-        self._file.append(record)
+        self._file.write(json.dumps(record) + "\n")
 
     def measure(self, group: Group) -> None:
         """Measure what is missing of a group, on the prompts of this rank."""
@@ -101,14 +91,18 @@ class Session:
         return group.traced and method.kind == "tree"
 
     def _speculative(self, group: Group, method: Method) -> dict[str, Any] | None:
-        traces = self.place.out / "traces" / f"rank-{self.rank.rank}" / method.name
+        traces = self.bench.out / "traces" / f"rank-{self.rank.rank}" / method.name
         folder = str(traces) if group.traced else None
-        return method.speculative_config(str(self.place.head), folder)
+        return method.speculative_config(str(self.bench.head), folder)
 
     def _measure_block(
         self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int
     ) -> None:
+        """Turn after turn, as long as the engine lives."""
+        name = self._engine(group, method)
         for turn in range(max(len(prompt.turns) for prompt in block)):
+            if name not in self._pool:
+                return
             requests: dict[Key, dict[str, Any]] = {}
             for prompt in block:
                 key = group.key(method, prompt, turn, repeat)
@@ -116,24 +110,16 @@ class Session:
                     request = self._request(group, method, prompt, turn, repeat)
                     if request is not None:
                         requests[key] = request
-            if requests and not self._answer(group, method, requests):
-                return
-
-    def _answer(self, group: Group, method: Method, requests: dict[Key, dict[str, Any]]) -> bool:
-        """Whether the engine lived through it."""
-        name = self._engine(group, method)
-        if name not in self._pool:
-            return False
-        try:
-            answers = self._pool[name].measure(list(requests.values()), group.forward_times)
-            for key, figures in zip(requests, answers, strict=True):
-                self.record(key, figures)
-        except EngineError as error:
-            self._pool.fail(name, error)
-            self._give_up(group, method, str(error))
-            return False
-        time.sleep(SETTLE_S)
-        return True
+            if not requests:
+                continue
+            try:
+                answers = self._pool[name].measure(list(requests.values()), group.forward_times)
+                for key, figures in zip(requests, answers, strict=True):
+                    self.record(key, figures)
+            except EngineError as error:
+                self._pool.fail(name, error)
+                self._give_up(group, method, str(error))
+            time.sleep(SETTLE_S)
 
     def _request(
         self, group: Group, method: Method, prompt: Prompt, turn: int, repeat: int
@@ -144,7 +130,7 @@ class Session:
         if not all(self.has(before) for before in earlier):
             self.record(key, {"error": "the turn before it has no answer"})
             return None
-        ids = self._conversations.ids(prompt, [self.records[k]["output_ids"] for k in earlier])
+        ids = self.bench.conversations.ids(prompt, [self.records[k]["output_ids"] for k in earlier])
         tokens, room = self.config.tokens, self.config.engine.max_model_len
         if len(ids) + tokens > room:
             self.record(key, {"error": f"{len(ids)} tokens and {tokens} more exceed {room}"})

@@ -14,6 +14,8 @@ from vllm_eagle_pangu.measure.statistics import tau as tau_of
 
 # (prompt, turn) -> repeat -> record
 Runs = dict[tuple[str, int], dict[int, Record]]
+# A method's record, and plain decoding's.
+Pair = tuple[Record, Record]
 
 
 def runs_of(
@@ -47,26 +49,20 @@ def tokens_per_second(runs: Runs) -> float:
     )
 
 
-def speedups_by_repeat(runs: Runs, plain: Runs) -> list[float]:
-    """Per repeat, tokens per second over those of plain decoding, all prompts together."""
-    ratios = []
-    for repeat in sorted({repeat for repeats in runs.values() for repeat in repeats}):
-        places = [p for p in runs if repeat in runs[p] and repeat in plain.get(p, {})]
-        if places:
-            mine = _rate(runs[place][repeat] for place in places)
-            ratios.append(mine / _rate(plain[place][repeat] for place in places))
-    return ratios
+def speedups(runs: Runs, plain: Runs) -> tuple[list[float], list[float]]:
+    """Ratios to plain decoding of the same repeat, in tokens per second.
 
-
-def speedups_by_prompt(runs: Runs, plain: Runs) -> list[float]:
-    """Per prompt and turn, the median over the repeats of the ratio to plain decoding."""
-    ratios = []
+    Per repeat, of all prompts together; per prompt and turn, the median over the repeats.
+    """
+    by_repeat: dict[int, list[Pair]] = defaultdict(list)
+    by_place: dict[tuple[str, int], list[Pair]] = defaultdict(list)
     for place, mine in runs.items():
-        both = mine.keys() & plain.get(place, {}).keys()
-        if both:
-            pairs = (_rate([mine[repeat]]) / _rate([plain[place][repeat]]) for repeat in both)
-            ratios.append(statistics.median(pairs))
-    return ratios
+        for repeat in mine.keys() & plain.get(place, {}).keys():
+            pair = mine[repeat], plain[place][repeat]
+            by_repeat[repeat].append(pair)
+            by_place[place].append(pair)
+    overall = [_ratio(by_repeat[repeat]) for repeat in sorted(by_repeat)]
+    return overall, [statistics.median(_ratio([p]) for p in pairs) for pairs in by_place.values()]
 
 
 def summary(runs: Runs, plain: Runs) -> dict[str, Any]:
@@ -81,33 +77,32 @@ def summary(runs: Runs, plain: Runs) -> dict[str, Any]:
         "step_ms": statistics.median(steps) if steps else None,
         "tau": tau(runs),
     }
-    overall, single = speedups_by_repeat(runs, plain), speedups_by_prompt(runs, plain)
+    overall, single = speedups(runs, plain)
     if overall:
         row |= {
             **spread_of(overall),
             "prompt_mean": statistics.mean(single),
             **{f"prompt_p{share}": percentile(single, share) for share in (50, 90, 99)},
-            "same_as_plain": _same(runs, plain),
+            # Answers whose tokens are plain decoding's.
+            "same_as_plain": sum(
+                place in plain and _any(repeats)["output_ids"] == _any(plain[place])["output_ids"]
+                for place, repeats in runs.items()
+            ),
         }
     return row
-
-
-def _same(runs: Runs, plain: Runs) -> int:
-    """Answers whose tokens are plain decoding's."""
-    return sum(
-        place in plain and _any(repeats)["output_ids"] == _any(plain[place])["output_ids"]
-        for place, repeats in runs.items()
-    )
-
-
-def _any(repeats: dict[int, Record]) -> Record:
-    return repeats[min(repeats)]
 
 
 def answers(runs: Runs) -> list[Record]:
     return [record for repeats in runs.values() for record in repeats.values()]
 
 
-def _rate(records: Iterable[Record]) -> float:
-    listed = list(records)
-    return sum(r["output_tokens"] for r in listed) / sum(r["seconds"] for r in listed)
+def _any(repeats: dict[int, Record]) -> Record:
+    return repeats[min(repeats)]
+
+
+def _ratio(pairs: list[Pair]) -> float:
+    mine, plain = (
+        sum(record["output_tokens"] for record in those) / sum(r["seconds"] for r in those)
+        for those in zip(*pairs, strict=True)
+    )
+    return mine / plain

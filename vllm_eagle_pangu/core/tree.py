@@ -91,26 +91,6 @@ class TreeBatch(Trees):
         """The trees of requests `rows`: `[B'] int64`, in that order, or a slice of them."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _TENSORS})
 
-    def ordered(self, order: torch.Tensor) -> "TreeBatch":
-        """The same trees with their rows in another order.
-
-        `order: [B, R] int64`: for each row, which one it was; row 0 first, parents before their
-        children, padding last.
-        """
-        place = torch.empty_like(order)
-        place.scatter_(1, order, index_range(self.rows, order.device).expand_as(order))
-        columns = order[:, None, :].expand_as(self.visible)
-        seen = self.visible.gather(1, columns.transpose(1, 2)).gather(2, columns)
-        return TreeBatch(
-            tokens=self.tokens.gather(1, order),
-            parent=place.gather(1, self.parent.gather(1, order)),
-            depth=self.depth.gather(1, order),
-            valid=self.valid.gather(1, order),
-            visible=seen,
-            score=self.score.gather(1, order),
-            max_depth=self.max_depth,
-        )
-
     def cut(self, counts: torch.Tensor) -> "TreeBatch":
         """Keep the root and the first `counts[b]` nodes of each tree; the rest becomes padding.
 

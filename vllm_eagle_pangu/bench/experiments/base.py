@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, ThroughputConfig
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.bench.session import Place, Session
 from vllm_eagle_pangu.bench.statistics import Runs, restrict, runs_of, summary
 from vllm_eagle_pangu.measure.method import (
     PLAIN,
@@ -23,6 +23,9 @@ from vllm_eagle_pangu.measure.method import (
     tree,
 )
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, spread
+
+if TYPE_CHECKING:
+    from vllm_eagle_pangu.bench.session import Session
 
 Row = dict[str, Any]
 
@@ -44,11 +47,14 @@ class Result:
 class Bench:
     """What all experiments of a run share.
 
-    `parts`: the groups that are measured, by experiment, each within the number of engines.
+    `out`: where it writes. `parts`: the groups that are measured, by experiment, each within the
+    number of engines.
     """
 
     config: BenchConfig
-    place: Place
+    target: Path
+    head: Path
+    out: Path
     chosen: tuple[str, ...]
     prompts: list[Prompt]
     longest: list[Prompt]
@@ -113,9 +119,6 @@ class Experiment:
     def result(self, records: list[Record]) -> Result:
         raise NotImplementedError
 
-    def new_result(self) -> Result:
-        return Result(self.key, self.title)
-
     def tried(self, work: Callable[..., None], *arguments: Any) -> None:
         """An experiment that breaks takes no other down: its error is a part of its result."""
         try:
@@ -129,7 +132,7 @@ class Experiment:
         try:
             result = self.result(records)
         except Exception as error:
-            result = self.new_result()
+            result = Result(self.key, self.title)
             result.errors.append(f"no result: {type(error).__name__}: {error}")
         result.errors += self.errors + record_errors(records, self.key)
         return result
@@ -160,20 +163,24 @@ def ratio_text(row: Row) -> str:
     return f"{ratio}x plain {spread}"
 
 
+def rated(rows: Iterable[Row]) -> list[Row]:
+    """Rows with a speed-up."""
+    return [row for row in rows if row.get("speedup") is not None]
+
+
 def fastest(rows: Iterable[Row]) -> Row | None:
     """By speed-up; None where no row has one."""
-    rated = [row for row in rows if row.get("speedup") is not None]
-    return max(rated, key=lambda row: row["speedup"]) if rated else None
+    return max(rated(rows), key=lambda row: row["speedup"], default=None)
 
 
 def pays_until(name: str, rows: Iterable[Row], column: str) -> list[str]:
     """Where a method stops paying, by rows of rising `column`."""
-    rated = [row for row in rows if row.get("speedup") is not None]
-    if not rated:
+    known = rated(rows)
+    if not known:
         return []
-    loses = next((row for row in rated if row["speedup"] < 1), None)
+    loses = next((row for row in known if row["speedup"] < 1), None)
     if loses is None:
-        return [f"{name} pays at every {column} tried, up to {rated[-1][column]}."]
+        return [f"{name} pays at every {column} tried, up to {known[-1][column]}."]
     sure = "" if loses["speedup_max"] < 1 else ", within its spread"
     return [f"{name} stops paying at {column} {loses[column]}: {ratio_text(loses)}{sure}."]
 

@@ -1,25 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E5: a server under load. Measured by rank 0 alone, with no other engine on the machine."""
+"""E5: a server under load. Measured by rank 0 alone, with no other engine on the machine.
+
+`vllm serve` and `vllm bench serve`: one point is one run of vLLM's own client.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, ConcurrencyConfig
-from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, pays_until
+from vllm_eagle_pangu.bench.experiments.base import (
+    Bench,
+    Experiment,
+    Result,
+    Row,
+    fastest,
+    pays_until,
+)
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.records import Key, Record
-from vllm_eagle_pangu.bench.serving import Load, bench_server, measure_load, write_dataset
 from vllm_eagle_pangu.bench.session import Session
 from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
-from vllm_eagle_pangu.measure.server import Server
-from vllm_eagle_pangu.measure.statistics import spread_of
+from vllm_eagle_pangu.measure.server import SERVED_NAME, Server, server_environment
+from vllm_eagle_pangu.measure.statistics import spread_of, tau
 from vllm_eagle_pangu.measure.turns import turns
+
+CLIENT_TIMEOUT_S = 900.0
+CLIENT = """bench serve --backend=openai --endpoint=/v1/completions --dataset-name=sharegpt
+    --disable-shuffle --num-warmups=4 --ignore-eos --temperature=0 --percentile-metrics=ttft,tpot
+    --metric-percentiles=50,99 --disable-tqdm --save-result"""
+ERROR_CHARACTERS = 800
+# Of vLLM's result, what goes into the record, under our names.
+FIGURES = {
+    "output_throughput": "tokens_per_s",
+    "median_ttft_ms": "ttft_ms",
+    "p99_ttft_ms": "ttft_p99_ms",
+    "median_tpot_ms": "tpot_ms",
+    "p99_tpot_ms": "tpot_p99_ms",
+    "duration": "seconds",
+    "completed": "requests",
+    "total_output_tokens": "output_tokens",
+}
+# The first words of methods' names, in the order of a level's rows.
+KINDS = ("plain", "chain", "scheduled", "tree", "adaptive")
 
 
 class Concurrency(Experiment):
@@ -57,9 +91,8 @@ class Concurrency(Experiment):
             dataset = Path(folder) / "prompts.json"
             talk = self.bench.conversations
             write_dataset([talk.text(prompt) for prompt in self.bench.prompts], dataset)
-            place, config = self.bench.place, self.bench.config
             servers = {
-                method: stack.enter_context(bench_server(method, place.target, place.head, config))
+                method: stack.enter_context(bench_server(method, self.bench))
                 for method in methods
                 if method in missing
             }
@@ -71,35 +104,38 @@ class Concurrency(Experiment):
         """Level after level, each on all servers in turn."""
         for repeat, level, order in turns(list(servers), self.config.levels, self.config.repeats):
             requests = max(self.config.least_requests, self.config.requests_per_level * level)
-            load = Load(level, requests, self.config.tokens)
             for method in order:
                 key = self._key(method, level, repeat)
                 if session.has(key):
                     continue
                 try:
-                    session.record(key, measure_load(servers[method], dataset, load))
+                    load = level, requests, self.config.tokens
+                    session.record(key, measure_load(servers[method], dataset, *load))
                 # The other points are measured all the same.
                 except (RuntimeError, OSError) as error:
                     session.record(key, {"error": str(error)})
             print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
 
     def result(self, records: list[Record]) -> Result:
-        result = self.new_result()
+        result = Result(self.key, self.title)
         runs: dict[tuple[int, str], dict[int, Record]] = defaultdict(dict)
         for record in records:
             if record["experiment"] == self.key and "error" not in record:
                 level = int(record["group"].removeprefix("concurrency-"))
                 runs[level, record["method"]][record["repeat"]] = record
-        # Plain, the chain, the tree.
-        order = {name: place for place, name in enumerate((PLAIN.name, "chain", "tree"))}
-        for level, method in sorted(runs, key=lambda at: (at[0], order[at[1].partition("-")[0]])):
+        for level, method in sorted(
+            runs, key=lambda at: (at[0], KINDS.index(at[1].partition("-")[0]))
+        ):
             plain = runs.get((level, PLAIN.name), {})
             result.rows.append(_row(level, method, runs[level, method], plain))
         result.notes.append(
             "`vllm serve` and `vllm bench serve`; the client shares the processor with the server. "
             "tau from the server's own counters."
         )
-        result.conclusions = _conclusions(result.rows)
+        for method in dict.fromkeys(row["method"] for row in result.rows):
+            if method != PLAIN.name:
+                rows = [row for row in result.rows if row["method"] == method]
+                result.conclusions += pays_until(method, rows, "concurrency")
         return result
 
 
@@ -115,8 +151,71 @@ def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Reco
     return row | (spread_of(ratios) if ratios else {})
 
 
-def _conclusions(rows: list[Row]) -> list[str]:
-    found = []
-    for method in dict.fromkeys(row["method"] for row in rows if row["method"] != PLAIN.name):
-        found += pays_until(method, [r for r in rows if r["method"] == method], "concurrency")
-    return found
+def bench_server(method: Method, bench: Bench) -> Server:
+    """A server with room for many requests."""
+    config, load = bench.config, bench.config.concurrency
+    assert load is not None
+    flags = [
+        f"--dtype={config.engine.dtype}",
+        f"--max-model-len={config.engine.max_model_len}",
+        f"--max-num-seqs={max(load.levels)}",
+        f"--max-num-batched-tokens={load.max_num_batched_tokens}",
+    ]
+    if load.kv_cache_bytes is not None:
+        flags.append(f"--kv-cache-memory-bytes={load.kv_cache_bytes}")
+    return Server(method.name, bench.target, method.speculative_config(str(bench.head)), flags)
+
+
+def write_dataset(texts: Sequence[str], path: Path) -> None:
+    """Prompts in ShareGPT's form: vLLM reads it with json alone, its `custom` form with pandas.
+
+    The second turn is there because the reader wants one; the answer's length is given apart.
+    """
+    answer = {"from": "gpt", "value": "-"}
+    talks = [{"conversations": [{"from": "human", "value": text}, answer]} for text in texts]
+    path.write_text(json.dumps(talks), encoding="utf-8")
+
+
+def client_command(
+    server: Server, dataset: Path, level: int, requests: int, tokens: int, result: Path
+) -> list[str]:
+    """A `vllm bench serve` of `requests` requests of `tokens` tokens, at most `level` at a time.
+
+    Over the dataset in its order, repeated if it is too short.
+    """
+    return [
+        str(Path(sys.executable).with_name("vllm")),
+        *CLIENT.split(),
+        *(f"--base-url={server.url}", f"--model={SERVED_NAME}", f"--tokenizer={server.target}"),
+        *(f"--dataset-path={dataset}", f"--sharegpt-output-len={tokens}"),
+        *(f"--num-prompts={requests}", f"--max-concurrency={level}"),
+        *(f"--result-dir={result.parent}", f"--result-filename={result.name}"),
+    ]
+
+
+def measure_load(
+    server: Server, dataset: Path, level: int, requests: int, tokens: int
+) -> dict[str, Any]:
+    """The figures of one point. Raises RuntimeError where the client or a request failed."""
+    drafts, accepted = server.counters()
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = client_command(server, dataset, level, requests, tokens, result)
+        done = subprocess.run(
+            command,
+            env=os.environ | server_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CLIENT_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0 or not result.is_file():
+            tail = (done.stdout + done.stderr)[-ERROR_CHARACTERS:]
+            raise RuntimeError(f"vllm bench serve ended with {done.returncode}: {tail}")
+        found = json.loads(result.read_text(encoding="utf-8"))
+    if found["failed"] or found["completed"] != requests:
+        raise RuntimeError(f"{found['completed']} of {requests} requests were answered")
+    after = server.counters()
+    figures = {ours: found[theirs] for theirs, ours in FIGURES.items()}
+    return {**figures, "tau": tau(after[0] - drafts, after[1] - accepted)}

@@ -26,7 +26,7 @@ class Expectation(Experiment):
         return [Group(self.key, "forwards", methods, prompts, forward_times=True)]
 
     def result(self, records: list[Record]) -> Result:
-        result = self.new_result()
+        result = Result(self.key, self.title)
         result.notes.append(
             "T(1 row) is the median whole step of plain decoding; T(rows) the median time of the "
             "target's forward and logits over all rows of a step, timed directly in the engine in "

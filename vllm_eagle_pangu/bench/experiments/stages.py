@@ -35,7 +35,7 @@ class Stages(Experiment):
         ]
 
     def result(self, records: list[Record]) -> Result:
-        result = self.new_result()
+        result = Result(self.key, self.title)
         result.notes.append(
             "Stages from the traces of requests alone in their step, warm-up left out; the whole "
             "step as the caller of the engine sees it, tracing included. Quantiles of the stages "
@@ -55,7 +55,7 @@ class Stages(Experiment):
         return result
 
     def _traces(self, method: str) -> Iterable[dict[str, Any]]:
-        for manifest in sorted(self.bench.place.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):
+        for manifest in sorted(self.bench.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):
             yield from read_run(manifest.parent)
 
 

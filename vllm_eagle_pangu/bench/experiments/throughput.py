@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E1: throughput at batch 1."""
+"""E1 and E6: the same methods at batch 1, greedily and at each temperature."""
 
 from __future__ import annotations
 
+from vllm_eagle_pangu.bench.config import TemperatureConfig
 from vllm_eagle_pangu.bench.experiments.base import (
     Experiment,
     Result,
     Row,
     fastest,
+    pays_until,
+    rated,
     ratio_text,
     spread_verdict,
 )
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.measure.method import PLAIN
+from vllm_eagle_pangu.measure.method import PLAIN, Method
 
 
 class Throughput(Experiment):
@@ -32,8 +35,7 @@ class Throughput(Experiment):
         ]
 
     def result(self, records: list[Record]) -> Result:
-        result = self.new_result()
-        result.rows = self.rows(records)
+        result = Result(self.key, self.title, self.rows(records))
         best = {
             kind: fastest(row for row in result.rows if row["kind"] == kind)
             for kind in ("chain", "scheduled chain", "own chain", "tree", "adaptive")
@@ -62,7 +64,66 @@ def compared(rows: list[Row]) -> dict[str, list[Row]]:
     methods = [{"name": PLAIN.name, "tau": 1.0, "speedup": 1.0}]
     methods += [
         {"name": r["method"], "tau": round(r["tau"] or 1, 4), "speedup": round(r["speedup"], 4)}
-        for r in rows
-        if r["kind"] != PLAIN.kind and r.get("speedup") is not None
+        for r in rated(rows)
+        if r["kind"] != PLAIN.kind
     ]
     return {"methods": methods}
+
+
+class Temperature(Experiment):
+    key = "E6"
+    title = "Sampling temperature"
+    config: TemperatureConfig
+
+    def groups(self) -> list[Group]:
+        """Greedy is E1, if that has the prompts."""
+        prompts = self.bench.some(self.config.prompts)
+        return [
+            Group(self.key, f"temperature-{value}", self._methods(), prompts, value)
+            for value in self.config.temperatures
+            if value > 0 or not self._greedy_in_e1()
+        ]
+
+    def _methods(self) -> tuple[Method, ...]:
+        chains = self.config.vllm_chains
+        return tuple(m for m in self.bench.methods() if chains or not m.is_vllms)
+
+    def _greedy_in_e1(self) -> bool:
+        config = self.bench.config.throughput
+        if "E1" not in self.bench.chosen or config is None:
+            return False
+        there = {prompt.id for prompt in self.bench.some(config.prompts)}
+        return {prompt.id for prompt in self.bench.some(self.config.prompts)} <= there
+
+    def _group(self, method: Method, temperature: float) -> Group | None:
+        own = self.bench.part(self.key, method, temperature)
+        return own or (self.bench.part("E1", method) if temperature == 0 else None)
+
+    def result(self, records: list[Record]) -> Result:
+        result = Result(self.key, self.title)
+        prompts = self.bench.some(self.config.prompts)
+        for method in self._methods():
+            swept = []
+            for value in sorted(self.config.temperatures):
+                row = self.bench.row(records, self._group(method, value), method, prompts)
+                if row is not None:
+                    row.pop("same_as_plain", None)  # other draws, the same distribution
+                    swept.append({"temperature": value, "kind": method.kind, **row})
+            result.rows += swept
+            idle = [str(row["temperature"]) for row in swept if row["tau"] == 1]
+            if idle:
+                result.conclusions.append(
+                    f"{method.name} had not one drafted token accepted at temperature "
+                    f"{', '.join(idle)}."
+                )
+            elif method != PLAIN:
+                result.conclusions += pays_until(method.name, swept, "temperature")
+        for value in sorted(self.config.temperatures):
+            rows = [r for r in result.rows if r["temperature"] == value and r["kind"] != "plain"]
+            best = fastest(rows)
+            if best is not None:
+                result.conclusions.append(
+                    f"Temperature {value}: fastest is {best['method']}, {ratio_text(best)}, "
+                    f"tau {best['tau']:.2f}."
+                )
+        return result
