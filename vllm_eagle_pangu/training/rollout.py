@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from vllm_eagle_pangu.training.cross_entropy import chunked_cross_entropy
-from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys
 from vllm_eagle_pangu.training.packed_rows import PackedBatch
 from vllm_eagle_pangu.training.teacher import Teacher
@@ -36,19 +35,19 @@ def rollout(head: EagleHead, teacher: Teacher, batch: PackedBatch, steps: int) -
 
 
 def rollout_targets(
-    teacher: Teacher, last: Tensor, vocabulary: DraftVocabulary, rows: int = 1024
+    teacher: Teacher, last: Tensor, target_ids: Tensor, rows: int = 1024
 ) -> tuple[Tensor, Tensor]:
     """The target's next-token distributions over the draft vocabulary.
 
     Args:
         last: [N, H_t] states behind all layers.
+        target_ids: [V_d] int64, of each draft id.
 
     Returns:
         probabilities renormalised over the draft vocabulary [N, V_d] bfloat16, and the draft
         id of the target's most likely token [N] int64, -1 where it cannot be drafted.
     """
-    target_ids = vocabulary.target_ids.to(last.device)
-    draft_ids = torch.full((vocabulary.vocab_size,), -1, device=last.device)
+    draft_ids = torch.full((teacher.config.vocab_size,), -1, device=last.device)
     draft_ids[target_ids] = torch.arange(len(target_ids), device=last.device)
     probs, best = [], []
     for part in last.split(rows):
@@ -60,12 +59,7 @@ def rollout_targets(
 
 
 def rollout_loss(
-    head: EagleHead,
-    teacher: Teacher,
-    vocabulary: DraftVocabulary,
-    batch: PackedBatch,
-    steps: int,
-    step_decay: float,
+    head: EagleHead, teacher: Teacher, batch: PackedBatch, steps: int, step_decay: float
 ) -> tuple[Tensor, list[float]]:
     """Loss of a K-step rollout, and per step the share of places with the target's top token.
 
@@ -74,7 +68,7 @@ def rollout_loss(
     """
     with torch.no_grad():
         last = batch.states[:, 1:-1, -1]
-        found = rollout_targets(teacher, last.flatten(0, 1), vocabulary)
+        found = rollout_targets(teacher, last.flatten(0, 1), head.target_ids)
     probs, best = (part.unflatten(0, last.shape[:2]) for part in found)
     losses, matches = [], []
     for step, normed in enumerate(rollout(head, teacher, batch, steps)):
@@ -98,7 +92,6 @@ def rollout_loss(
 def measure_acceptance(
     head: EagleHead,
     teacher: Teacher,
-    vocabulary: DraftVocabulary,
     batches: Iterable[PackedBatch],
     steps: int,
     width: int = 4,
@@ -116,8 +109,8 @@ def measure_acceptance(
     hits, tops = [], []
     for batch in batches:
         walk = rollout(head, teacher, batch.to(teacher.device), steps)
-        found = [head.lm_head(normed).topk(width).indices.cpu() for normed in walk]
-        best = vocabulary.target_ids[torch.stack(found)]  # [K, B, A, width]
+        found = [head.lm_head(normed).topk(width).indices for normed in walk]
+        best = head.target_ids[torch.stack(found)].cpu()  # [K, B, A, width]
         anchors = best.shape[2]
         later = torch.arange(anchors)[None] + torch.arange(2, steps + 2)[:, None]
         # [K, B, A]: the token that step k is to name, where it is of the same answer.
