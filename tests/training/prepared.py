@@ -10,8 +10,7 @@ from transformers import LlamaConfig
 from vllm_eagle_pangu.training.answers import save_rows
 from vllm_eagle_pangu.training.config import HeadConfig
 from vllm_eagle_pangu.training.head import EagleHead, head_config
-from vllm_eagle_pangu.training.hidden_states import write_hidden_states
-from vllm_eagle_pangu.training.packed_rows import PackedBatch
+from vllm_eagle_pangu.training.hidden_states import PackedBatch, write_hidden_states
 from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher
 

@@ -11,8 +11,7 @@ from transformers import LlamaConfig
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.config import HeadConfig
 from vllm_eagle_pangu.training.head import OF_TARGET, EagleHead, head_config
-from vllm_eagle_pangu.training.hidden_states import load_rows
-from vllm_eagle_pangu.training.packed_rows import PackedRows
+from vllm_eagle_pangu.training.hidden_states import PackedRows, load_rows
 from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.rollout import measure_acceptance, rollout_loss
 from vllm_eagle_pangu.training.teacher import Teacher
