@@ -13,14 +13,14 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -126,9 +126,12 @@ def _answer(
     started, made = time.monotonic(), 0
     # In a process of its own: its memory is free afterwards, and its world is its own.
     with (
-        _engines_environment(),
+        patch.dict(os.environ, server_environment()),
         ProcessPoolExecutor(1, get_context("spawn"), _load, (config, target)) as engine,
     ):
+        # By torchrun's variables an engine would look for its other ranks.
+        for key in filter(_OF_TORCHRUN.match, tuple(os.environ)):
+            del os.environ[key]
         told = tqdm(parts.items(), "answers", unit="part")
         for path, asked in told:
             rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
@@ -139,21 +142,6 @@ def _answer(
             told.set_postfix_str(f"{made} tokens, {made / minutes / 60:.0f} tok/s")
             if config.max_minutes and minutes > config.max_minutes:
                 break
-
-
-@contextmanager
-def _engines_environment() -> Iterator[None]:
-    """Without torchrun's variables, by which an engine would look for its other ranks."""
-    before = os.environ.copy()
-    for key in before:
-        if _OF_TORCHRUN.match(key):
-            del os.environ[key]
-    os.environ.update(server_environment())
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 _llm: Any = None
