@@ -9,8 +9,8 @@ from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig
 from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
 from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import load_rows, write_hidden_states
-from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.rollout import measure_acceptance
+from vllm_eagle_pangu.training.run_folder import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.train_head import train_head
 

@@ -10,8 +10,7 @@ import torch
 from vllm_eagle_pangu.training.config import HeadConfig, TargetConfig
 from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
 from vllm_eagle_pangu.training.pretrain import build_target, pretrain
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import whole_file
+from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
 from vllm_eagle_pangu.training.teacher import Teacher
 from vllm_eagle_pangu.training.train_head import train_head
 from vllm_eagle_pangu.training.training_run import load_state

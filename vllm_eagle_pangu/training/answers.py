@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, compress, islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.training.config import AnswersConfig
 from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
 from vllm_eagle_pangu.training.instructions import instructions
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import whole_file
+from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
 from vllm_eagle_pangu.training.token_stream import TokenWindows
 
 DATASET_FILE = "dataset_info.json"
@@ -198,10 +197,8 @@ def save_rows(rows: list[Row], folder: Path) -> None:
     """Write the dataset and how often the target said which token."""
     from datasets import Dataset
 
-    counts = Counter[int]()
-    for row in rows:
-        said = zip(row["input_ids"], row["loss_mask"], strict=True)
-        counts.update(token for token, spoken in said if spoken)
+    said = (compress(row["input_ids"], row["loss_mask"]) for row in rows)
+    counts = Counter(chain.from_iterable(said))
     torch.save(dict(counts), folder / FREQUENCIES_FILE)
     dataset = Dataset.from_list([{**row, "seq_len": len(row["input_ids"])} for row in rows])
     # With the format, which speculators takes as it is.

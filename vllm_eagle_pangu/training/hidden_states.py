@@ -26,8 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import check_inputs, whole_file
+from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs, whole_file
 from vllm_eagle_pangu.training.teacher import Teacher
 
 # Tokens of one forward, padding included.

@@ -28,8 +28,7 @@ from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
 from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
 from vllm_eagle_pangu.training.pretrain import pretrain
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import check_inputs
+from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.token_stream import read_texts, write_stream
 from vllm_eagle_pangu.training.train_head import train_head

@@ -12,8 +12,8 @@ from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.config import HeadConfig
 from vllm_eagle_pangu.training.head import OF_TARGET, EagleHead, head_config
 from vllm_eagle_pangu.training.hidden_states import PackedRows, load_rows
-from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.rollout import measure_acceptance, rollout_loss
+from vllm_eagle_pangu.training.run_folder import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher
 from vllm_eagle_pangu.training.training_run import Figures, TrainingRun
 
