@@ -17,7 +17,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.head import EagleHead, head_config, save_head
 
 # Millions of weights to (hidden, layers, heads, KV heads, intermediate, vocabulary).
@@ -57,8 +56,8 @@ def write_random_pair(folder: Path, millions: int) -> None:
         intermediate_size=intermediate,
         max_tokens=1,
     )
-    every_second = DraftVocabulary(2 * torch.arange(vocab // 2), vocab)
-    save_head(EagleHead(head_config(own, config)), every_second, folder / "head")
+    every_second = 2 * torch.arange(vocab // 2)
+    save_head(EagleHead(head_config(own, config), every_second), folder / "head")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,9 @@ from transformers import LlamaConfig
 
 from vllm_eagle_pangu.training.answers import save_rows
 from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.head import EagleHead, head_config
-from vllm_eagle_pangu.training.hidden_states import write_hidden_states
-from vllm_eagle_pangu.training.packed_rows import PackedBatch
-from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.hidden_states import PackedBatch, write_hidden_states
+from vllm_eagle_pangu.training.run_folder import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher
 
 # Section `head` of a run that takes seconds, for the tiny Llama.
@@ -45,14 +43,15 @@ def tiny_shape(taps: tuple[int, ...], draft_vocab_size: int = 31) -> LlamaConfig
     return head_config(HeadConfig(taps=taps, max_tokens=1, **sizes), target)
 
 
-def load_head(folder: Path) -> tuple[EagleHead, DraftVocabulary]:
+def load_head(folder: Path) -> EagleHead:
     """Read what `save_head` wrote, as float32."""
-    head = EagleHead(LlamaConfig.from_pretrained(folder))
     weights = load_file(folder / "model.safetensors")
-    d2t, _ = weights.pop("d2t"), weights.pop("t2d")
-    head.load_state_dict(weights)
+    d2t, t2d = weights.pop("d2t"), weights.pop("t2d")
     target_ids = d2t + torch.arange(len(d2t))
-    return head.eval(), DraftVocabulary(target_ids, head.config.vocab_size)
+    assert torch.equal(target_ids, t2d.nonzero().flatten())
+    head = EagleHead(LlamaConfig.from_pretrained(folder), target_ids)
+    head.load_state_dict(weights)
+    return head.eval()
 
 
 def packed(teacher: Teacher, tokens: torch.Tensor, prompt: int = 0) -> PackedBatch:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import torch
 
-from vllm_eagle_pangu.training.cross_entropy import chunked_cross_entropy
+from vllm_eagle_pangu.training.rollout import chunked_cross_entropy
 
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,16 +7,15 @@ import torch
 
 from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.config import TargetConfig
-from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys, save_head
-from vllm_eagle_pangu.training.packed_rows import PackedBatch
+from vllm_eagle_pangu.training.hidden_states import PackedBatch
 from vllm_eagle_pangu.training.pretrain import build_target
 from vllm_eagle_pangu.training.rollout import measure_acceptance, rollout_loss, rollout_targets
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
 from .prepared import load_head, packed, tiny_shape
 
-VOCABULARY = DraftVocabulary(torch.arange(0, 62, 2), 63)
+TARGET_IDS = torch.arange(0, 62, 2)
 TARGET = TargetConfig(
     hidden_size=32, intermediate_size=48, layers=3, heads=4, kv_heads=2, head_dim=8, max_tokens=1
 )
@@ -43,13 +42,13 @@ def test_taps_are_the_residual_stream_after_that_many_layers(teacher):
 
 def test_first_rollout_step_is_a_plain_forward_of_the_head(teacher):
     torch.manual_seed(1)
-    head = EagleHead(SHAPE)
+    head = EagleHead(SHAPE, TARGET_IDS)
     seen = []
 
     hook = head.register_forward_hook(lambda _, __, found: seen.append(found[1]))
     tokens = torch.randint(0, 63, (2, 12))
     batch = packed(teacher, tokens)
-    rollout_loss(head, teacher, VOCABULARY, batch, steps=3, step_decay=0.8)
+    rollout_loss(head, teacher, batch, steps=3, step_decay=0.8)
     hook.remove()
     embeds = teacher.embedding(tokens[:, 1:])
     hidden = head.fc(batch.states[:, :-1, :-1].flatten(2))
@@ -61,21 +60,21 @@ def test_first_rollout_step_is_a_plain_forward_of_the_head(teacher):
 
 def test_rollout_targets_are_the_targets_distribution_over_the_draft_vocabulary(teacher):
     last = torch.randn(9, 32)
-    probs, best = rollout_targets(teacher, last, VOCABULARY, rows=4)
+    probs, best = rollout_targets(teacher, last, TARGET_IDS, rows=4)
     full = torch.softmax(teacher.logits(last), dim=-1)
-    part = full[:, VOCABULARY.target_ids]
+    part = full[:, TARGET_IDS]
     torch.testing.assert_close(
         probs.float(), part / part.sum(-1, keepdim=True), atol=2e-3, rtol=2e-2
     )
     for row, top in enumerate(full.argmax(-1).tolist()):
-        assert best[row] == (top // 2 if VOCABULARY.t2d[top] else -1)
+        assert best[row] == (top // 2 if top in TARGET_IDS else -1)
 
 
 def test_head_checkpoint_has_the_names_and_config_keys_that_vllm_reads(tmp_path):
-    head = EagleHead(SHAPE)
-    save_head(head, VOCABULARY, tmp_path, torch.float32)
-    loaded, vocabulary = load_head(tmp_path)
-    assert torch.equal(vocabulary.target_ids, VOCABULARY.target_ids)
+    head = EagleHead(SHAPE, TARGET_IDS)
+    save_head(head, tmp_path, torch.float32)
+    loaded = load_head(tmp_path)
+    assert torch.equal(loaded.target_ids, TARGET_IDS)
     for name, tensor in head.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name
     config = json.loads((tmp_path / "config.json").read_text())
@@ -107,14 +106,13 @@ def test_a_loaded_target_computes_what_the_saved_one_did(tmp_path):
 
 def test_only_what_the_target_spoke_in_the_same_document_carries_loss(teacher):
     torch.manual_seed(1)
-    head = EagleHead(tiny_shape((1, 3), 62))
+    head = EagleHead(tiny_shape((1, 3), 62), torch.arange(62))
     tokens = torch.randint(0, 63, (1, 14))
-    every = DraftVocabulary(torch.arange(62), 63)
     whole = packed(teacher, tokens)
     lone = PackedBatch(tokens, whole.document, whole.spoken.clone(), whole.states)
     lone.spoken[:] = torch.arange(14) == 5
-    loss, shares = rollout_loss(head, teacher, every, lone, 1, 1.0)
-    probs, best = rollout_targets(teacher, whole.states[0, 4:5, -1], every)
+    loss, shares = rollout_loss(head, teacher, lone, 1, 1.0)
+    probs, best = rollout_targets(teacher, whole.states[0, 4:5, -1], head.target_ids)
     embeds, past = teacher.embedding(tokens[:, 1:5]), RolloutKeys.over(torch.zeros(1, 4))
     hidden = head.fc(whole.states[:, :4, :-1].flatten(2))
     _, normed, _ = head(embeds, hidden, torch.arange(4), past)
@@ -123,12 +121,12 @@ def test_only_what_the_target_spoke_in_the_same_document_carries_loss(teacher):
     torch.testing.assert_close(loss, expected, atol=1e-2, rtol=1e-2)
     assert shares == [float(int(logits.argmax()) == int(best[0]))]
     cut = PackedBatch(tokens, (torch.arange(14) >= 4).long()[None], lone.spoken, whole.states)
-    assert rollout_loss(head, teacher, every, cut, 1, 1.0)[0] == 0.0
+    assert rollout_loss(head, teacher, cut, 1, 1.0)[0] == 0.0
 
 
 def test_an_answer_packed_behind_another_is_drafted_as_alone(teacher):
     torch.manual_seed(3)
-    head, steps = EagleHead(SHAPE), 3
+    head, steps = EagleHead(SHAPE, TARGET_IDS), 3
     alone = [packed(teacher, torch.randint(0, 63, (1, length)), prompt=4) for length in (11, 17)]
     both = PackedBatch(
         torch.cat([one.tokens for one in alone], 1),
@@ -136,9 +134,7 @@ def test_an_answer_packed_behind_another_is_drafted_as_alone(teacher):
         torch.cat([one.spoken for one in alone], 1),
         torch.cat([one.states for one in alone], 1),
     )
-    found = [
-        measure_acceptance(head, teacher, VOCABULARY, batches, steps) for batches in (alone, [both])
-    ]
+    found = [measure_acceptance(head, teacher, batches, steps) for batches in (alone, [both])]
     # Alone, an answer has no place for a rollout over its end; behind it here is another.
     assert found[0]["tau_top"] > 1.0
     second = both.document[0] == 1
@@ -165,10 +161,10 @@ def greedy(teacher: Teacher, prompt: list[int], length: int) -> list[int]:
 
 def test_replayed_acceptance_equals_drafting_a_chain_at_every_step(teacher):
     torch.manual_seed(2)
-    head, prompt, steps, count = EagleHead(SHAPE), [1, 5, 9, 20], 3, 12
+    head, prompt, steps, count = EagleHead(SHAPE, TARGET_IDS), [1, 5, 9, 20], 3, 12
     text = torch.tensor(greedy(teacher, prompt, len(prompt) + count + steps))
     batch = packed(teacher, text[None], prompt=len(prompt))
-    found = measure_acceptance(head, teacher, VOCABULARY, [batch], steps)
+    found = measure_acceptance(head, teacher, [batch], steps)
     place = forwards = 0
     while place < count:
         root = len(prompt) + place
@@ -179,7 +175,7 @@ def test_replayed_acceptance_equals_drafting_a_chain_at_every_step(teacher):
             embeds = teacher.embedding(torch.tensor(chain[step + 1 : step + 1 + root])[None])
             positions = torch.arange(step, step + root)
             hidden, normed, past = head(embeds, hidden, positions, past)
-            chain.append(int(VOCABULARY.target_ids[head.lm_head(normed[0, -1]).argmax()]))
+            chain.append(int(TARGET_IDS[head.lm_head(normed[0, -1]).argmax()]))
         drafts = chain[root + 1 :]
         right = [draft == int(true) for draft, true in zip(drafts, text[root + 1 :], strict=False)]
         place += [*right, False].index(False) + 1

@@ -6,11 +6,11 @@ import torch
 
 from vllm_eagle_pangu.training.answers import Request, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
+from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
 from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import load_rows, write_hidden_states
-from vllm_eagle_pangu.training.ranks import Ranks
 from vllm_eagle_pangu.training.rollout import measure_acceptance
+from vllm_eagle_pangu.training.run_folder import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.train_head import train_head
 
@@ -50,12 +50,12 @@ def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
     write_answers(ANSWERS, tiny_llama, asked, prepared, 0, Ranks())
     assert [row["input_ids"][:4].tolist() for row in load_rows(prepared)] == prompts
     write_hidden_states(prepared, teacher, Ranks())
-    vocabulary = vocabulary_of(prepared, teacher.config.vocab_size, CONFIG.draft_vocab_size)
+    target_ids = draft_vocabulary(prepared, teacher.config.vocab_size, CONFIG.draft_vocab_size)
     head = train_head(
-        CONFIG, teacher, vocabulary, prepared, tmp_path / "run", 0, lambda _: None, Ranks()
+        CONFIG, teacher, target_ids, prepared, tmp_path / "run", 0, lambda _: None, Ranks()
     )
-    save_head(head, vocabulary, tmp_path / "draft", torch.float32)
-    head, vocabulary = load_head(tmp_path / "draft")
+    save_head(head, tmp_path / "draft", torch.float32)
+    head = load_head(tmp_path / "draft")
     asked = [{"prompt_token_ids": ids} for ids in prompts[:8]]
     # The replay names what it can of so many more: no walk ends at the answer's end.
     greedy = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS + STEPS + 1, ignore_eos=True)
@@ -63,7 +63,7 @@ def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
         answers = [list(o.outputs[0].token_ids) for o in llm.generate(asked, greedy)]
     texts = torch.tensor([ids + said for ids, said in zip(prompts, answers, strict=False)])
     replayed = [packed(teacher, text[None], prompt=4) for text in texts]
-    expected = measure_acceptance(head, teacher, vocabulary, replayed, STEPS)["tau_chain"]
+    expected = measure_acceptance(head, teacher, replayed, STEPS)["tau_chain"]
     assert expected > 1.2
     speculative = {
         "method": "eagle3",

@@ -18,7 +18,6 @@ from vllm_eagle_pangu.measure.prompts import (
     read_texts,
 )
 from vllm_eagle_pangu.training import instructions as module
-from vllm_eagle_pangu.training import quotable
 from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.corpus import is_held_out
 from vllm_eagle_pangu.training.instructions import (
@@ -83,7 +82,7 @@ def test_every_slot_is_filled_and_every_template_used():
     for kind, entry in BOOK["kinds"].items():
         known = set(BOOK["topics"]) | set(BOOK["details"])
         if entry["from"] != "topics":
-            items = getattr(quotable, entry["from"])(False)
+            items = getattr(module, entry["from"])(False)
             known |= {slot for item in items for slot in item.values} | {"broken", "does"}
         for template in entry["templates"]:
             slots = set(re.findall(r"\{([^}]*)\}", template))
@@ -95,7 +94,7 @@ def test_the_shipped_prompts_are_on_the_held_out_side(shipped):
     files = CorpusConfig(packages=()).held_out_stdlib
     for entry in shipped:
         for source in entry["sources"]:
-            rate = files if source.startswith("stdlib/") else quotable.HELD_OUT
+            rate = files if source.startswith("stdlib/") else module.HELD_OUT
             assert is_held_out(source, rate), entry["id"]
 
 
@@ -103,7 +102,7 @@ def test_the_sides_share_no_source_no_function_and_no_text(training, shipped):
     held_out = {source for entry in shipped for source in entry["sources"]}
     assert not held_out & {source for one in training for source in one.sources}
     assert not {entry["prompt"] for entry in shipped} & {one.prompt for one in training}
-    for items, slot in ((quotable.functions, "doc"), (quotable.texts, "text")):
+    for items, slot in ((module.functions, "doc"), (module.texts, "text")):
         ours, theirs = ({item.values[slot] for item in items(side)} for side in (False, True))
         assert ours and theirs and not ours & theirs
 

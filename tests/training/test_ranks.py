@@ -13,8 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import check_inputs
+from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs
 
 from .commands import (
     PATIENCE_S,

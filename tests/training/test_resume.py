@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.training.config import HeadConfig, TargetConfig
-from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
+from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
 from vllm_eagle_pangu.training.pretrain import build_target, pretrain
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import whole_file
+from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
 from vllm_eagle_pangu.training.teacher import Teacher
 from vllm_eagle_pangu.training.train_head import train_head
 from vllm_eagle_pangu.training.training_run import load_state
@@ -101,10 +100,10 @@ def test_head_run_resumes_to_the_same_weights(tmp_path, stream):
     teacher = Teacher(build_target(TARGET, VOCAB), HEAD.taps)
     rows = [stream[start : start + 6 + start % 8].tolist() for start in range(0, 400, 10)]
     prepared = prepare_with_states(tmp_path / "prepared", teacher, rows, prompt=2)
-    vocabulary = vocabulary_of(prepared, VOCAB, HEAD.draft_vocab_size)
+    target_ids = draft_vocabulary(prepared, VOCAB, HEAD.draft_vocab_size)
 
     def run(folder: Path, export=lambda head: None) -> torch.nn.Module:
-        return train_head(HEAD, teacher, vocabulary, prepared, folder, 5, export, Ranks())
+        return train_head(HEAD, teacher, target_ids, prepared, folder, 5, export, Ranks())
 
     whole = run(tmp_path / "whole")
     resumed = interrupted(run, tmp_path / "cut")

@@ -15,7 +15,7 @@ SHAPE = tiny_shape((1, 2))
 @pytest.fixture
 def head() -> EagleHead:
     torch.manual_seed(0)
-    head = EagleHead(SHAPE).double()
+    head = EagleHead(SHAPE, torch.arange(31)).double()
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return head

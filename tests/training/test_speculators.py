@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary, vocabulary_of
+from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary, offsets_and_mask
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
 from .prepared import prepare_with_states
@@ -35,7 +35,7 @@ class Prepared:
     folder: Path
     rows: list[list[int]]
     teacher: Teacher
-    vocabulary: DraftVocabulary
+    target_ids: torch.Tensor
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def prepared(tmp_path_factory, tiny_llama) -> Prepared:
         tokens = torch.cat([tokens, said[:, None]], 1)
     rows = [row[: LENGTH - i % 7].tolist() for i, row in enumerate(tokens)]
     folder = prepare_with_states(tmp_path_factory.mktemp("run") / "prepared", teacher, rows, PROMPT)
-    vocabulary = vocabulary_of(folder, teacher.config.vocab_size, DRAFT_VOCAB)
-    return Prepared(folder, rows, teacher, vocabulary)
+    target_ids = draft_vocabulary(folder, teacher.config.vocab_size, DRAFT_VOCAB)
+    return Prepared(folder, rows, teacher, target_ids)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,8 @@ def test_its_vocabulary_loader_takes_our_draft_vocabulary(prepared, flags, tmp_p
         Namespace(**TrainConfig.resolve(flags(tmp_path)).flatten())
     )
     assert size == DRAFT_VOCAB
-    assert torch.equal(d2t, prepared.vocabulary.d2t) and torch.equal(t2d, prepared.vocabulary.t2d)
+    offsets, mask = offsets_and_mask(prepared.target_ids, prepared.teacher.config.vocab_size)
+    assert torch.equal(d2t, offsets) and torch.equal(t2d, mask)
     counts = torch.load(prepared.folder / "token_freq.pt", weights_only=True)
     own, _ = build_vocab_mappings_from_distribution(counts, DRAFT_VOCAB, len(t2d))
     assert torch.equal(own, d2t), "of the same counts it makes the same vocabulary"

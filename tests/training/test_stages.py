@@ -88,8 +88,8 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
 
     recipe = HEAD_RECIPE.format(run=theirs, target=target, texts=fake_package / "*.py")
     assert run(write(tmp_path / "head.yaml", recipe)) == 0
-    head, vocabulary = load_head(theirs / "head" / "draft")
-    assert len(vocabulary.target_ids) == 64 and head.config.eagle_aux_hidden_state_layer_ids == [
+    head = load_head(theirs / "head" / "draft")
+    assert len(head.target_ids) == 64 and head.config.eagle_aux_hidden_state_layer_ids == [
         1,
         2,
     ]

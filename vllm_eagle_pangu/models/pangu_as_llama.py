@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-PANGU_ARCHITECTURE = "PanguEmbeddedForCausalLM"
-PANGU_MODEL_TYPE = "PanguEmbedded"
+from vllm_eagle_pangu.models.registration import (
+    PANGU_ARCHITECTURE,
+    PANGU_MODEL_TYPE,
+    PanguEmbeddedConfig,
+)
+
 WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 
 _SHARED_KEYS = (
     "vocab_size",
@@ -37,6 +40,7 @@ _SHARED_KEYS = (
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
+    "head_dim",
 )
 
 
@@ -48,15 +52,12 @@ def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
             norms, sinks), or biases that Llama cannot place.
     """
     _refuse_unlike_llama(config)
-    shared = {key: config[key] for key in _SHARED_KEYS if key in config}
-    shared.setdefault("num_key_value_heads", config["num_attention_heads"])
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    pangu = PanguEmbeddedConfig.from_dict(config)
     return LlamaConfig(
-        **shared,
-        head_dim=head_dim,
-        attention_bias=bool(config.get("attention_bias", False) or config.get("bias", False)),
-        mlp_bias=bool(config.get("mlp_bias", False)),
-        rope_parameters=_rope_parameters(config),
+        **{key: getattr(pangu, key) for key in _SHARED_KEYS},
+        attention_bias=bool(config.get("attention_bias") or config.get("bias")),
+        mlp_bias=pangu.mlp_bias,
+        rope_parameters=pangu.rope_parameters,
     )
 
 
@@ -80,7 +81,6 @@ def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dic
     }
     pangu.update({key: getattr(config, key) for key in _SHARED_KEYS})
     pangu.update(
-        head_dim=config.head_dim,
         bias=bool(config.attention_bias),
         rope_theta=float(rope.get("rope_theta", 10000.0)),
         attention_dropout=0.0,
@@ -100,13 +100,10 @@ def load_pangu_as_llama(folder: str | Path, dtype: torch.dtype | None = None) ->
     """
     folder = Path(folder)
     config = llama_config_from_pangu(json.loads((folder / "config.json").read_text()))
-    weights = _read_weights(folder)
-    stored = weights["model.embed_tokens.weight"].dtype
-    model = LlamaForCausalLM(config).to(dtype or stored)
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    if config.tie_word_embeddings:
-        missing = [name for name in missing if name != "lm_head.weight"]
-        model.tie_weights()
+    model, found = LlamaForCausalLM.from_pretrained(
+        folder, config=config, dtype=dtype or "auto", output_loading_info=True
+    )
+    missing, unexpected = (sorted(found[f"{which}_keys"]) for which in ("missing", "unexpected"))
     if missing or unexpected:
         raise ValueError(
             f"{folder}: weights do not match config.json (missing {missing[:4]}, "
@@ -132,33 +129,16 @@ def save_llama_as_pangu(
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    index = folder / INDEX_FILE
-    if not index.exists():
-        return load_file(folder / WEIGHTS_FILE)
-    shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    weights: dict[str, torch.Tensor] = {}
-    for shard in shards:
-        weights.update(load_file(folder / shard))
-    return weights
-
-
-def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
-    stored = config.get("rope_parameters") or {}
-    theta = stored.get("rope_theta", config.get("rope_theta", 10000.0))
-    return {"rope_type": "default", "rope_theta": float(theta)}
-
-
 def _refuse_unlike_llama(config: dict[str, Any]) -> None:
-    unlike = {
-        "n_routed_experts": None,
-        "sandwich_norm": False,
-        "param_sink_number": 0,
-        "kv_lora_rank": None,
-        "rope_scaling": None,
-    }
-    for key, harmless in unlike.items():
-        if config.get(key, harmless) not in (harmless, None, False, 0):
+    unlike = (
+        "n_routed_experts",
+        "sandwich_norm",
+        "param_sink_number",
+        "kv_lora_rank",
+        "rope_scaling",
+    )
+    for key in unlike:
+        if config.get(key):
             raise ValueError(
                 f"{key}={config[key]!r} is not in Llama's block: "
                 "only dense openPangu Embedded models can be read as a Llama"

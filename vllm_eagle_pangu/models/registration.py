@@ -1,13 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes vLLM know openPangu's config and build it with taps. Without taps nothing else changes."""
+"""Makes transformers know openPangu Embedded's config, and vLLM build its model with taps.
+
+transformers has no such config: openPangu checkpoints carry their own in `auto_map`. This one reads
+the same `config.json`, so no remote code need be trusted; a user who does pass
+`trust_remote_code=True` still gets the checkpoint's own. Without taps nothing else changes.
+"""
 
 from __future__ import annotations
 
-from vllm_eagle_pangu.models.pangu_as_llama import PANGU_ARCHITECTURE
-from vllm_eagle_pangu.models.pangu_config import register_config
+from transformers import AutoConfig, LlamaConfig
 
+PANGU_ARCHITECTURE = "PanguEmbeddedForCausalLM"
+PANGU_MODEL_TYPE = "PanguEmbedded"
 MODEL_CLASS = "vllm_eagle_pangu.models.openpangu:PanguEmbeddedForCausalLM"
 VLLM_MODULE = "vllm.model_executor.models.openpangu"
+
+
+class PanguEmbeddedConfig(LlamaConfig):
+    """Config of a dense openPangu model, whose block is Llama's; defaults: openPangu-Embedded-7B's.
+
+    `bias` is the bias of q, k, v and o together. `head_dim` None means
+    `hidden_size // num_attention_heads`. A top-level `rope_theta` in `config.json` ends up in
+    `rope_parameters`, where transformers 5 and vLLM look for it.
+    """
+
+    model_type = PANGU_MODEL_TYPE
+    default_theta = 16_000_000.0
+
+    vocab_size: int = 153376
+    intermediate_size: int = 12800
+    num_hidden_layers: int = 34
+    num_key_value_heads: int | None = 8
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-5
+    pad_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 45892
+    bias: bool = True
+
+
+def register_config() -> None:
+    """Teach `AutoConfig` the model type "PanguEmbedded". May be called any number of times."""
+    AutoConfig.register(PANGU_MODEL_TYPE, PanguEmbeddedConfig, exist_ok=True)
 
 
 def register_models() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from vllm_eagle_pangu.models.pangu_as_llama import PANGU_MODEL_TYPE, load_pangu_as_llama
+from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
+from vllm_eagle_pangu.models.registration import PANGU_MODEL_TYPE
 
 
 class ReferenceTarget:

@@ -13,14 +13,14 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, compress, islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -31,8 +31,7 @@ from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.training.config import AnswersConfig
 from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
 from vllm_eagle_pangu.training.instructions import instructions
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import whole_file
+from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
 from vllm_eagle_pangu.training.token_stream import TokenWindows
 
 DATASET_FILE = "dataset_info.json"
@@ -126,9 +125,12 @@ def _answer(
     started, made = time.monotonic(), 0
     # In a process of its own: its memory is free afterwards, and its world is its own.
     with (
-        _engines_environment(),
+        patch.dict(os.environ, server_environment()),
         ProcessPoolExecutor(1, get_context("spawn"), _load, (config, target)) as engine,
     ):
+        # By torchrun's variables an engine would look for its other ranks.
+        for key in filter(_OF_TORCHRUN.match, tuple(os.environ)):
+            del os.environ[key]
         told = tqdm(parts.items(), "answers", unit="part")
         for path, asked in told:
             rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
@@ -139,21 +141,6 @@ def _answer(
             told.set_postfix_str(f"{made} tokens, {made / minutes / 60:.0f} tok/s")
             if config.max_minutes and minutes > config.max_minutes:
                 break
-
-
-@contextmanager
-def _engines_environment() -> Iterator[None]:
-    """Without torchrun's variables, by which an engine would look for its other ranks."""
-    before = os.environ.copy()
-    for key in before:
-        if _OF_TORCHRUN.match(key):
-            del os.environ[key]
-    os.environ.update(server_environment())
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 _llm: Any = None
@@ -210,10 +197,8 @@ def save_rows(rows: list[Row], folder: Path) -> None:
     """Write the dataset and how often the target said which token."""
     from datasets import Dataset
 
-    counts = Counter[int]()
-    for row in rows:
-        said = zip(row["input_ids"], row["loss_mask"], strict=True)
-        counts.update(token for token, spoken in said if spoken)
+    said = (compress(row["input_ids"], row["loss_mask"]) for row in rows)
+    counts = Counter(chain.from_iterable(said))
     torch.save(dict(counts), folder / FREQUENCIES_FILE)
     dataset = Dataset.from_list([{**row, "seq_len": len(row["input_ids"])} for row in rows])
     # With the format, which speculators takes as it is.

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import math
 import random
 import re
 import sysconfig
@@ -140,22 +141,19 @@ def select_files(config: CorpusConfig) -> list[SourceFile]:
 
     The standard library (`"stdlib"`) has no cap. Packages that are not installed are an error.
     """
-    seen = set[str]()
-    chosen: list[SourceFile] = []
+    chosen = dict[str, SourceFile]()
     for package in config.packages:
         files = _package_files(package, config.max_file_bytes)
+        room: float = math.inf
         if package != STDLIB:
             files.sort(key=lambda file: _stable_hash(file.name))
-        used = 0
+            room = config.max_package_bytes
         for file in files:
             size = len(file.text.encode())
-            full = package != STDLIB and used + size > config.max_package_bytes
-            if full or file.text in seen:
-                continue
-            seen.add(file.text)
-            used += size
-            chosen.append(file)
-    return chosen
+            if size <= room and file.text not in chosen:
+                room -= size
+                chosen[file.text] = file
+    return list(chosen.values())
 
 
 def is_held_out(name: str, per_mille: int) -> bool:

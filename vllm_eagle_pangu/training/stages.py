@@ -24,12 +24,11 @@ from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TargetConfig, TrainConfig
 from vllm_eagle_pangu.training.corpus import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
-from vllm_eagle_pangu.training.draft_vocabulary import vocabulary_of
+from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
 from vllm_eagle_pangu.training.head import save_head
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
 from vllm_eagle_pangu.training.pretrain import pretrain
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import check_inputs
+from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.token_stream import read_texts, write_stream
 from vllm_eagle_pangu.training.train_head import train_head
@@ -87,10 +86,10 @@ class _Stages:
         teacher = Teacher(load_target(target).to(self.config.device), config.taps)
         write_hidden_states(prepared, teacher, ranks)
         sizes = teacher.config.vocab_size, config.draft_vocab_size
-        vocabulary = ranks.one_after_first(lambda: vocabulary_of(prepared, *sizes))
+        target_ids = ranks.one_after_first(lambda: draft_vocabulary(prepared, *sizes))
         folder = self.folder / "head"
-        export = partial(save_head, vocabulary=vocabulary, folder=folder / "draft")
-        train_head(config, teacher, vocabulary, prepared, folder, self.config.seed, export, ranks)
+        export = partial(save_head, folder=folder / "draft")
+        train_head(config, teacher, target_ids, prepared, folder, self.config.seed, export, ranks)
 
     def _token_stream(self) -> np.ndarray:
         """The corpus of stage `corpus`, or the user's texts, tokenized once."""

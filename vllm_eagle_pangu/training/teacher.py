@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from vllm_eagle_pangu.models.pangu_as_llama import PANGU_ARCHITECTURE, load_pangu_as_llama
+from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
+from vllm_eagle_pangu.models.registration import PANGU_ARCHITECTURE
 
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
 

@@ -2,6 +2,7 @@
 """Texts as one stream of token ids, for windows to learn from or to go on with, in seeded order."""
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,16 @@ class TokenWindows:
             )
         self._stream, self.length, self._seed = stream, length, seed
         self._per_pass = (len(stream) - length - 1) // length
-        self._order: tuple[int, np.ndarray, int] | None = None
+        self._pass = lru_cache(maxsize=1)(self._shuffled)
 
     def __getitem__(self, number: int) -> np.ndarray:
         """[length + 1] int64"""
         turn, place = divmod(number, self._per_pass)
-        if self._order is None or self._order[0] != turn:
-            rng = np.random.default_rng([self._seed, self.length, turn])
-            offset = int(rng.integers(self.length))
-            self._order = (turn, rng.permutation(self._per_pass), offset)
-        _, order, offset = self._order
-        start = int(order[place]) * self.length + offset
+        start = self._pass(turn)[place]
         return self._stream[start : start + self.length + 1].astype(np.int64)
+
+    def _shuffled(self, turn: int) -> np.ndarray:
+        """Where the windows of that pass start, in its order."""
+        rng = np.random.default_rng([self._seed, self.length, turn])
+        offset = rng.integers(self.length)
+        return rng.permutation(self._per_pass) * self.length + offset

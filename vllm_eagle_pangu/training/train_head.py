@@ -5,34 +5,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import LlamaConfig
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import DraftVocabulary
 from vllm_eagle_pangu.training.head import OF_TARGET, EagleHead, head_config
-from vllm_eagle_pangu.training.hidden_states import load_rows
-from vllm_eagle_pangu.training.packed_rows import PackedRows
-from vllm_eagle_pangu.training.ranks import Ranks
+from vllm_eagle_pangu.training.hidden_states import PackedRows, load_rows
 from vllm_eagle_pangu.training.rollout import measure_acceptance, rollout_loss
+from vllm_eagle_pangu.training.run_folder import Ranks
 from vllm_eagle_pangu.training.teacher import Teacher
 from vllm_eagle_pangu.training.training_run import Figures, TrainingRun
 
 
-def build_head(config: LlamaConfig, teacher: Teacher, vocabulary: DraftVocabulary) -> EagleHead:
+def build_head(config: LlamaConfig, teacher: Teacher, target_ids: Tensor) -> EagleHead:
     """A fresh head that starts with what the target has learnt.
 
     Its output rows are the target's, its layer is the target's last one where the shapes agree,
     and `fc` passes on the last tap.
     """
-    head, target = EagleHead(config), teacher.model.model
+    head, target = EagleHead(config, target_ids), teacher.model.model
     for parameter in head.parameters():
         if parameter.ndim == 2:
             torch.nn.init.normal_(parameter, std=0.02)
     size, last = config.hidden_size, target.layers[-1].state_dict()
     with torch.no_grad():
-        rows = vocabulary.target_ids.to(teacher.device)
-        head.lm_head.weight.copy_(teacher.output_weight[rows].float())
+        head.lm_head.weight.copy_(teacher.output_weight[target_ids].float())
         head.norm.weight.copy_(target.norm.weight.float())
         head.fc.weight.zero_()[:, -size:].fill_diagonal_(1.0)
         head.midlayer.hidden_norm.weight.copy_(last.pop("input_layernorm.weight"))
@@ -52,7 +50,7 @@ def build_head(config: LlamaConfig, teacher: Teacher, vocabulary: DraftVocabular
 def train_head(
     config: HeadConfig,
     teacher: Teacher,
-    vocabulary: DraftVocabulary,
+    target_ids: Tensor,
     prepared: Path,
     folder: Path,
     seed: int,
@@ -75,7 +73,7 @@ def train_head(
     )
     torch.manual_seed(seed)
     shape = head_config(config, teacher.config)
-    head = build_head(shape, teacher, vocabulary).to(teacher.device)
+    head = build_head(shape, teacher, target_ids).to(teacher.device)
     sizes = ("intermediate_size", "draft_vocab_size", "taps")
     inputs = {f"target_model.{key}": getattr(shape, key) for key in OF_TARGET} | {
         f"head.{key}": getattr(config, key) for key in sizes
@@ -89,7 +87,7 @@ def train_head(
         batch = batches.batch(step * ranks.size + ranks.rank).to(teacher.device)
         with torch.autocast(teacher.device.type, dtype=torch.bfloat16):
             loss, matches = rollout_loss(
-                forward, teacher, vocabulary, batch, config.rollout_steps, config.step_decay
+                forward, teacher, batch, config.rollout_steps, config.step_decay
             )
         loss.backward()
         shares = {f"match_{step}": share for step, share in enumerate(matches)}
@@ -97,8 +95,7 @@ def train_head(
 
     def save() -> Figures:
         export(head)
-        answers, steps = held_out.all(), config.rollout_steps
-        return measure_acceptance(head, teacher, vocabulary, answers, steps)
+        return measure_acceptance(head, teacher, held_out.all(), config.rollout_steps)
 
     TrainingRun(config, head, folder, inputs, ranks).train(learn, save)
     return head.eval()

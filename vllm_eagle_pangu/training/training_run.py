@@ -17,8 +17,7 @@ from torch import nn
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.files import write_csv
 from vllm_eagle_pangu.training.config import RunConfig
-from vllm_eagle_pangu.training.ranks import Ranks
-from vllm_eagle_pangu.training.run_folder import INPUTS_FILE, check_inputs, whole_file
+from vllm_eagle_pangu.training.run_folder import INPUTS_FILE, Ranks, check_inputs, whole_file
 
 STATE_FILE = "state.pt"
 # Of what it holds: optimizers number their parameters, here by name.

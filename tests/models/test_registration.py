@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
-from vllm_eagle_pangu.models.pangu_config import PanguEmbeddedConfig, register_config
+from vllm_eagle_pangu.models.registration import (
+    PanguEmbeddedConfig,
+    register_config,
+    register_models,
+)
 
 # As openPangu-Embedded-7B publishes it, remote code included.
 PUBLISHED = {
@@ -95,8 +99,6 @@ assert "vllm_eagle_pangu.models.openpangu" not in sys.modules
 def test_registration_leaves_another_plugins_model_alone():
     pytest.importorskip("vllm")
     from vllm import ModelRegistry
-
-    from vllm_eagle_pangu.models.registration import register_models
 
     name = "PanguEmbeddedForCausalLM"
     before = ModelRegistry.models[name]
