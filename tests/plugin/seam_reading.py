@@ -116,7 +116,7 @@ def is_vllms(c: type) -> bool:
 
 
 def vllm_has(classes: Iterable[type], name: str) -> bool:
-    return any(has(c, name, "NAME") or has(c, name, "MADE") for c in classes)
+    return any(has(c, name) for c in classes)
 
 
 @cache
