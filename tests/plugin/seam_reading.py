@@ -41,7 +41,7 @@ FILES = sorted(
 
 # Parameters without a class in their annotation that are no objects of vLLM's.
 OTHERS = {
-    "compat/method_choice.py": {"merged"},
+    "compat/engine_args.py": {"merged"},
     "engine/head_fit.py": {"eagle_config"},
     "engine/refusals.py": {"host_spec", "value"},
     "models/pangu_as_llama.py": {"config"},
