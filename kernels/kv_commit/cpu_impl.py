@@ -2,16 +2,14 @@
 """commit_slots as one C++ op (cpu/commit_slots.cpp): too little work to pay for torch ops."""
 
 import ctypes
-import functools
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 
 _CALL = struct.Struct("@3P3q")
+prepare = _entry = native_op(__file__, "commit_slots", _CALL, result=ctypes.c_int32)
 
 
 def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
@@ -33,13 +31,3 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     )
     assert in_tree, "commit: a path leaves its tree"
     return slots
-
-
-@functools.cache
-def _entry() -> Callable[[bytes], int]:
-    """The C function; compiles the op unless an earlier process did."""
-    folder = Path(__file__).parent / "cpu"
-    return load_call("commit_slots", folder, _CALL, result=ctypes.c_int32)
-
-
-prepare = _entry
