@@ -10,10 +10,12 @@ import torch
 
 # What a device runs when nobody chose.
 _BY_DEVICE = {"cpu": "cpp", "cuda": "triton"}
+# The modules of most ops.
+_USUAL = {"reference": "reference", "cpp": "cpu_impl", "triton": "triton_impl"}
 
 
 class Implementations:
-    """The implementations of one op, each a module of the op's package.
+    """The implementations of one op, each a module of the op's package: `modules`, by name.
 
     A module defines a function of the op's name, with the face's arguments but for
     `implementation`, and `prepare` where something must be made ready first. Modules are imported
@@ -22,6 +24,7 @@ class Implementations:
 
     def __init__(self, package: str, op: str, **modules: str) -> None:
         self.op = op
+        modules = modules or _USUAL
         self._modules = {name: f"{package}.{module}" for name, module in modules.items()}
         self._functions: dict[str, Callable[..., Any]] = {}
 

@@ -58,19 +58,25 @@ def load_native(name: str, folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def load_call(
-    op: str, folder: Path, call: struct.Struct, function: str | None = None, result: Any = None
-) -> Callable[[bytes], Any]:
-    """The C function of an op that takes a packed `call`; compiles as `load_native` does.
+def native_op(
+    module: str, op: str, call: struct.Struct, function: str | None = None, result: Any = None
+) -> Callable[[], Callable[[bytes], Any]]:
+    """Gives the C function of an op that takes a packed `call`; compiles as `load_native` does.
 
-    `function`: its name where it is not the op's; `result`: its ctypes type, None for void.
+    `module`: the file beside whose folder cpu/ its sources lie; `function`: its name where it is
+    not the op's; `result`: its ctypes type, None for void.
     """
-    library = load_native(op, folder)
-    call_bytes = library[f"{op}_call_bytes"]
-    call_bytes.restype = ctypes.c_int64
-    assert call_bytes() == call.size, f"{op}: the C++ Call and {call.format} differ"
-    entry = library[function or op]
-    entry.argtypes, entry.restype = (ctypes.c_char_p,), result
+
+    @functools.cache
+    def entry() -> Callable[[bytes], Any]:
+        library = load_native(op, Path(module).parent / "cpu")
+        call_bytes = library[f"{op}_call_bytes"]
+        call_bytes.restype = ctypes.c_int64
+        assert call_bytes() == call.size, f"{op}: the C++ Call and {call.format} differ"
+        found = library[function or op]
+        found.argtypes, found.restype = (ctypes.c_char_p,), result
+        return found
+
     return entry
 
 

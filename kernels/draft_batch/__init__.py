@@ -9,9 +9,7 @@ from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 __all__ = ["IMPLEMENTATIONS", "DraftRows", "MaskRows", "draft_batch", "prepare"]
 
-_OP = Implementations(
-    __name__, "draft_batch", reference="reference", cpp="cpu_impl", triton="triton_impl"
-)
+_OP = Implementations(__name__, "draft_batch")
 IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
-from vllm_eagle_pangu.kernels.native import load_call, load_native
+from vllm_eagle_pangu.kernels.native import load_native, native_op
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@15P8q")
+prepare = _fill = native_op(__file__, "draft_batch", _CALL)
 _BYTES = {torch.int32: 4, torch.int64: 8}
 
 
@@ -49,17 +50,16 @@ def draft_batch(
     path, length, output = path.contiguous(), length.contiguous(), output.contiguous()
     next_tokens, linear_slots = next_tokens.contiguous(), linear_slots.contiguous()
 
-    count_rows, fill = _entry()
     input_id_bytes, start_bytes = _BYTES[input_ids.dtype], _BYTES[query_start.dtype]
     starts, trees = query_start.data_ptr(), is_tree.data_ptr()
     target_rows = min(input_ids.shape[0], positions.shape[0], linear_slots.shape[0])
-    count = count_rows(starts, trees, batch, depth, target_rows, start_bytes)
+    count = _count()(starts, trees, batch, depth, target_rows, start_bytes)
     assert count >= 0, (query_start, is_tree, target_rows)
     rows = count if rows is None else rows
     assert rows >= count, (rows, count)
     drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
     at, column = drafted.tokens.data_ptr(), 8 * drafted.tokens.shape[0]
-    fill(
+    _fill()(
         _CALL.pack(
             input_ids.data_ptr(),
             positions.data_ptr(),
@@ -90,13 +90,9 @@ def draft_batch(
 
 
 @functools.cache
-def _entry() -> tuple[Callable[..., int], Callable[[bytes], None]]:
-    """The C functions that count N' and fill the rows; compiles them unless a process did."""
-    folder = Path(__file__).parent / "cpu"
-    count = load_native("draft_batch", folder).draft_batch_rows
+def _count() -> Callable[..., int]:
+    """The C function that counts N'; compiled with the op."""
+    count = load_native("draft_batch", Path(__file__).parent / "cpu").draft_batch_rows
     count.argtypes = (ctypes.c_void_p,) * 2 + (ctypes.c_int64,) * 4
     count.restype = ctypes.c_int64
-    return count, load_call("draft_batch", folder, _CALL)
-
-
-prepare = _entry
+    return count

@@ -5,20 +5,18 @@ import torch
 
 from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
-from vllm_eagle_pangu.kernels.kv_commit.reference import assert_written_once, kv_commit
+from vllm_eagle_pangu.kernels.kv_commit.reference import assert_written_once
 
 __all__ = [
     "IMPLEMENTATIONS",
     "CommitLayers",
+    "assert_written_once",
     "commit_pages",
     "commit_slots",
-    "kv_commit",
     "prepare",
 ]
 
-_OP = Implementations(
-    __name__, "commit_slots", reference="reference", cpp="cpu_impl", triton="triton_impl"
-)
+_OP = Implementations(__name__, "commit_slots")
 IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
@@ -59,8 +57,8 @@ def commit_pages(
 ) -> None:
     """Write the scratch rows whose slot is not -1 to the pages of all layers.
 
-    For platforms whose pages `PagedKV` describes, contiguous ones on Ascend; others write through
-    `kv_commit`. Slot s is place s % block_size of block s // block_size. A K or V of scaled layers
+    For platforms whose pages `PagedKV` describes, contiguous ones on Ascend; others write with
+    their own op. Slot s is place s % block_size of block s // block_size. A K or V of scaled layers
     is divided by its layer's scale in float32, then rounded to the pages' dtype.
 
     `slots: [S] int64`, S at most the scratches' rows; no slot but -1 twice, which `commit_slots`

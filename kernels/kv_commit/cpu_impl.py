@@ -5,20 +5,25 @@ There is too little work to pay for torch ops, or for vLLM's cache write once pe
 """
 
 import ctypes
-import functools
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 _CALL = struct.Struct("@3P3q")
+_entry = native_op(__file__, "commit_slots", _CALL, result=ctypes.c_int32)
 # Two pointers, eight sizes and strides, and eight for the pages of each side.
 _PAGES_CALL = struct.Struct("@2P24q")
+_pages_entry = native_op(__file__, "commit_pages", _PAGES_CALL)
+
+
+def prepare() -> None:
+    """Compile both."""
+    _entry()
+    _pages_entry()
 
 
 def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
@@ -73,21 +78,3 @@ def _steps(pages: PagedKV, view: torch.Tensor) -> tuple[int, ...]:
         return (*view.stride(), view.shape[3], view.shape[5])
     block, head, slot, element = view.stride()
     return (block, head, 0, slot, 0, element, *pages.shape[2:])
-
-
-@functools.cache
-def _entry() -> Callable[[bytes], int]:
-    """The C function; compiles the op unless an earlier process did."""
-    folder = Path(__file__).parent / "cpu"
-    return load_call("commit_slots", folder, _CALL, result=ctypes.c_int32)
-
-
-@functools.cache
-def _pages_entry() -> Callable[[bytes], None]:
-    return load_call("commit_pages", Path(__file__).parent / "cpu", _PAGES_CALL)
-
-
-def prepare() -> None:
-    """Compile both."""
-    _entry()
-    _pages_entry()

@@ -1,27 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Definition of kv_commit: only the accepted path reaches the pages."""
 
-from collections.abc import Callable
-
 import torch
 
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
-
-# write(key, value, slots): the platform's own cache-write op, which skips slot -1.
-CacheWrite = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 ONCE = "commit: a slot is written twice"
 
 
 def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
-    """Page slot of each tree row, -1 for what must not be written: `[B, R] int64`.
-
-    The i-th accepted node takes the slot of the i-th position after the root. Rejected and padding
-    rows get -1, and so does the root, whose K/V the forward itself wrote.
-
-    `path_rows: [B, D+1] int64`; `linear_slots: [B, R] int64`: entry [b, i] is the slot of position
-    t + i.
-    """
+    """As the face of the package."""
     batch, rows = linear_slots.shape
     assert path_rows.shape[0] == batch, (linear_slots.shape, path_rows.shape)
     # A tree of fewer nodes than D has no longer path than that.
@@ -30,24 +18,6 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     # Row 0 stands for "no node" beyond the path's length, and is -1 in any case.
     slots = linear_slots.new_full((batch, rows), -1)
     return slots.scatter_(1, path, linear_slots[:, 1:reach].masked_fill(path == 0, -1))
-
-
-def kv_commit(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    slots: torch.Tensor,
-    write: CacheWrite,
-    check: bool = False,
-) -> None:
-    """Write the rows of one layer's scratch whose slot is not -1.
-
-    `key`, `value: [X, Hk, K]`; `slots: [X] int64`; `check` asserts first that no slot would be
-    written twice, which syncs with the device.
-    """
-    assert key.shape == value.shape and key.shape[0] == slots.shape[0], (key.shape, slots.shape)
-    if check:
-        assert_written_once(slots)
-    write(key, value, slots)
 
 
 def assert_written_once(slots: torch.Tensor) -> None:

@@ -7,9 +7,7 @@ from vllm_eagle_pangu.kernels.implementations import Implementations
 
 __all__ = ["IMPLEMENTATIONS", "prepare", "top_children"]
 
-_OP = Implementations(
-    __name__, "top_children", reference="reference", cpp="cpu_impl", triton="triton_impl"
-)
+_OP = Implementations(__name__, "top_children")
 IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 

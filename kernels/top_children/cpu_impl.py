@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """top_children as one C++ op (cpu/*.cpp)."""
 
-import functools
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 
 # Fields of `Call` in cpu/top_children.cpp.
 _CALL = struct.Struct("@4P5q")
+prepare = _entry = native_op(__file__, "top_children", _CALL)
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -44,12 +42,3 @@ def top_children(
     )
     _entry()(call)
     return scores, tokens
-
-
-@functools.cache
-def _entry() -> Callable[[bytes], None]:
-    """The C function; compiles the op unless an earlier process did."""
-    return load_call("top_children", Path(__file__).parent / "cpu", _CALL)
-
-
-prepare = _entry

@@ -8,9 +8,7 @@ from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 __all__ = ["IMPLEMENTATIONS", "AcceptedPaths", "prepare", "tree_accept"]
 
-_OP = Implementations(
-    __name__, "tree_accept", reference="reference", cpp="cpu_impl", triton="triton_impl"
-)
+_OP = Implementations(__name__, "tree_accept")
 IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_accept as one C++ op (cpu/tree_accept.cpp): the walk is too short to pay for torch ops."""
 
-import functools
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@7P3q")
+prepare = _entry = native_op(__file__, "tree_accept", _CALL)
 
 
 def tree_accept(
@@ -51,12 +49,3 @@ def tree_accept(
         )
     )
     return AcceptedPaths(path, length, output)
-
-
-@functools.cache
-def _entry() -> Callable[[bytes], None]:
-    """The C function; compiles the op unless an earlier process did."""
-    return load_call("tree_accept", Path(__file__).parent / "cpu", _CALL)
-
-
-prepare = _entry

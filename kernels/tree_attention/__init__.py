@@ -5,7 +5,7 @@ import torch
 
 from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows, check_sizes
 
 __all__ = ["IMPLEMENTATIONS", "AttentionRows", "PagedKV", "prepare", "tree_attention"]
 
@@ -53,22 +53,6 @@ def tree_attention(
         RuntimeError: it cannot run on this machine; the message says why and what to do.
     """
     if check:
-        _check(query, key, value, pages, output)
+        check_sizes(query, key, value, pages, output)
         rows.check(query, key, pages)
     _OP.of(implementation, query.device)(query, key, value, pages, rows, scale, output)
-
-
-def _check(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    output: torch.Tensor,
-) -> None:
-    assert output.shape == query.shape, (output.shape, query.shape)
-    assert key.shape == value.shape, (key.shape, value.shape)
-    assert pages.in_amx_tiles or pages.key.shape == pages.value.shape, pages
-    _, kv_heads, _, head_size = pages.shape
-    assert key.shape[1:] == (kv_heads, head_size), (key.shape, pages.shape)
-    assert query.shape[2] == head_size and query.shape[1] % kv_heads == 0, query.shape
-    assert len({t.dtype for t in (query, key, value, pages.key, pages.value, output)}) == 1

@@ -8,11 +8,10 @@ calls this once per layer, so the way in has to cost microseconds.
 import functools
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
@@ -91,8 +90,7 @@ def _entry(dtype: torch.dtype) -> Callable[[bytes], None]:
     """The C function for `dtype`; compiles the op unless an earlier process did."""
     names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
     assert dtype in names, f"tree attention takes {', '.join(names.values())}, not {dtype}"
-    folder = Path(__file__).parent / "cpu"
-    return load_call("tree_attention", folder, _CALL, f"tree_attention_{names[dtype]}")
+    return native_op(__file__, "tree_attention", _CALL, f"tree_attention_{names[dtype]}")()
 
 
 prepare = _entry

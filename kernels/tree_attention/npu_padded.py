@@ -14,9 +14,8 @@ from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
     AttentionLayer,
     refuse_beyond_limits,
 )
-from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
+from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows, staged
 from vllm_eagle_pangu.kernels.tree_attention.npu_splitfuse import padded_visibility
-from vllm_eagle_pangu.kernels.tree_attention.npu_staging import contexts, staged
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
@@ -41,7 +40,7 @@ def tree_attention(
         return
     npu = NpuRows.of(rows)
     refuse_beyond_limits(PADDED, AttentionLayer.of(query, pages), len(npu.prefixes))
-    lengths, block_size = contexts(npu), pages.shape[2]
+    lengths, block_size = npu.contexts, pages.shape[2]
     columns = -(-max(1, *lengths) // block_size)
     # As wide as the block table's pages, though requests end before.
     width = columns * block_size

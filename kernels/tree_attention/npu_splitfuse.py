@@ -15,8 +15,7 @@ from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
     AttentionLayer,
     refuse_beyond_limits,
 )
-from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
-from vllm_eagle_pangu.kernels.tree_attention.npu_staging import contexts, staged
+from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows, staged
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
@@ -43,7 +42,7 @@ def tree_attention(
         return
     npu = NpuRows.of(rows)
     refuse_beyond_limits(SPLITFUSE, AttentionLayer.of(query, pages), len(npu.prefixes))
-    lengths = contexts(npu)
+    lengths = npu.contexts
     mask = rows.once(("npu mask", query.dtype), lambda: _mask(npu, max(lengths), query.dtype))
     packed = query[npu.packed]
     attended = torch.empty_like(packed)

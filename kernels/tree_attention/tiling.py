@@ -5,6 +5,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
+import triton
 
 # A split shorter than this costs more to merge than to attend.
 _LEAST_KEYS_PER_SPLIT = 256
@@ -28,13 +29,13 @@ class Tile:
 
 def tile_for(rows: int, head_size: int, dtype: torch.dtype) -> Tile:
     """The tile for at most `rows` (tree row, query head) pairs of one KV head."""
-    head = max(16, _power_of_two(head_size))
+    head = max(16, triton.next_power_of_2(head_size))
     if dtype == torch.float32:
         # No tensor cores: operands sit in registers, so tiles are small. Asking for one stage
         # outright would make Triton 3.9 keep all of the query there.
         keys = 32 if head <= 128 else 16
         return Tile(16, keys, 16, head, warps=8, stages=1, dense_stages=None)
-    pairs = min(64, max(16, _power_of_two(rows)))
+    pairs = min(64, max(16, triton.next_power_of_2(rows)))
     if head <= 128:
         # Accumulator and scores take some 100 of the 255 registers of 4 warps. Masks take as many:
         # half as many dense keys, and no second stage of them, leave nothing to spill.
@@ -59,7 +60,3 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()

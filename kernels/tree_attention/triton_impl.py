@@ -16,7 +16,7 @@ import torch
 import triton
 
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows, check_sizes
 from vllm_eagle_pangu.kernels.tree_attention.tiling import prefix_splits, processors, tile_for
 from vllm_eagle_pangu.kernels.tree_attention.triton_prefix import prefix_split_kernel
 from vllm_eagle_pangu.kernels.tree_attention.triton_tree import tree_attention_kernel
@@ -69,7 +69,12 @@ def launches(
     splits: int | None = None,
 ) -> Iterator[Launch]:
     """What `tree_attention` launches, in order."""
-    _check(query, key, value, pages, output)
+    assert not pages.in_amx_tiles, "a CPU's pages in AMX tiles are read by C++ and the reference"
+    check_sizes(query, key, value, pages, output)
+    assert query.dtype in (torch.float32, torch.bfloat16, torch.float16), query.dtype
+    assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
+        "the elements of a head must be adjacent in query, key, value and output"
+    )
     visible, prefix_start = rows.visible, rows.prefix_start
     _, Hk, block_size, K = pages.key.shape
     T, most_rows = visible.shape[0], visible.shape[1] * (query.shape[1] // Hk)
@@ -135,23 +140,3 @@ def launches(
 
 def _strides(name: str, tensor: torch.Tensor, *dims: str) -> dict[str, int]:
     return {f"{name}_{dim}_stride": tensor.stride(d) for d, dim in enumerate(dims)}
-
-
-def _check(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    output: torch.Tensor,
-) -> None:
-    """What costs no wait for the device; the face checks the rest where asked."""
-    assert not pages.in_amx_tiles, "a CPU's pages in AMX tiles are read by C++ and the reference"
-    _, Hk, _, K = pages.key.shape
-    assert query.shape[1] % Hk == 0 and key.shape[1:] == (Hk, K) and query.shape[2] == K
-    assert len({x.dtype for x in (query, key, value, pages.key, pages.value, output)}) == 1
-    assert query.dtype in (torch.float32, torch.bfloat16, torch.float16), query.dtype
-    assert pages.value.shape == pages.key.shape and value.shape == key.shape
-    assert output.shape == query.shape
-    assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
-        "the elements of a head must be adjacent in query, key, value and output"
-    )

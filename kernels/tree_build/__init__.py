@@ -9,9 +9,7 @@ from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 
 __all__ = ["IMPLEMENTATIONS", "Trees", "prepare", "tree_build"]
 
-_OP = Implementations(
-    __name__, "tree_build", reference="reference", cpp="cpu_impl", triton="triton_impl"
-)
+_OP = Implementations(__name__, "tree_build")
 IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_build as one C++ op (cpu/*.cpp)."""
 
-import functools
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
 # Fields of `Call` in cpu/tree_build.cpp.
 _CALL = struct.Struct("@10P4q")
+prepare = _entry = native_op(__file__, "tree_build", _CALL)
 
 
 def tree_build(
@@ -50,12 +48,3 @@ def tree_build(
     )
     _entry()(call)
     return trees
-
-
-@functools.cache
-def _entry() -> Callable[[bytes], None]:
-    """The C function; compiles the op unless an earlier process did."""
-    return load_call("tree_build", Path(__file__).parent / "cpu", _CALL)
-
-
-prepare = _entry

@@ -17,15 +17,10 @@ def tree_build(
     depth: int,
     nodes: int,
 ) -> Trees:
-    """Keep the M = `nodes` best candidates of each request (EAGLE-2, section 4.2: reranking).
+    """As the face of the package (EAGLE-2, section 4.2: reranking).
 
-    Equal scores go to the lower index, NaN counts as -inf, and -inf is never kept. A child's score
-    is first lowered to its parent's, so whatever is kept, its ancestors are. Nodes come in
-    candidate order, which is topological.
-
-    `root_tokens: [B] int64`; `tokens: [B, C] int64`, `scores: [B, C] float32` cumulative
-    log-probabilities, `parents: [B, C] int64`: C candidates of trees of `width` and `depth`, level
-    by level; a parent is 0 for the root, else 1 + the index of a candidate of the level above.
+    A child's score is first lowered to its parent's, so whatever is kept, its ancestors are; and
+    candidate order is topological.
     """
     batch, capacity = tokens.shape
     # Position 0 is the root, position c + 1 candidate c, and the last one stands for padding.

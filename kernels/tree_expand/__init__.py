@@ -8,9 +8,7 @@ from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier
 
 __all__ = ["IMPLEMENTATIONS", "Candidates", "Frontier", "prepare", "tree_expand"]
 
-_OP = Implementations(
-    __name__, "tree_expand", reference="reference", cpp="cpu_impl", triton="triton_impl"
-)
+_OP = Implementations(__name__, "tree_expand")
 IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_expand as one C++ op (cpu/*.cpp)."""
 
-import functools
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
 
 # Fields of `Call` in cpu/tree_expand.cpp.
 _CALL = struct.Struct("@13P5q")
+prepare = _entry = native_op(__file__, "tree_expand", _CALL)
 
 
 def tree_expand(
@@ -63,12 +61,3 @@ def tree_expand(
     )
     _entry()(call)
     return frontier
-
-
-@functools.cache
-def _entry() -> Callable[[bytes], None]:
-    """The C function; compiles the op unless an earlier process did."""
-    return load_call("tree_expand", Path(__file__).parent / "cpu", _CALL)
-
-
-prepare = _entry

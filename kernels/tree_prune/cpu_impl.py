@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_prune and tally_paths in C++ (cpu/tree_prune.cpp): a step has no time for torch ops."""
 
-import functools
 import struct
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import load_call
+from vllm_eagle_pangu.kernels.native import native_op
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 from vllm_eagle_pangu.kernels.tree_prune.belief import BINS, EDGES, PRIOR, Belief
 
 # Fields of `Call` in cpu/tree_prune.cpp.
 _CALL = struct.Struct("@19P4q2d")
+prepare = _prune = native_op(__file__, "tree_prune", _CALL)
+_tally = native_op(__file__, "tree_prune", _CALL, "tally_paths")
 _EDGES = array("f", EDGES)
 
 
@@ -76,17 +76,3 @@ def _run(
             memory,
         )
     )
-
-
-@functools.cache
-def _prune() -> Callable[[bytes], None]:
-    """The C function; compiles the op unless an earlier process did."""
-    return load_call("tree_prune", Path(__file__).parent / "cpu", _CALL)
-
-
-@functools.cache
-def _tally() -> Callable[[bytes], None]:
-    return load_call("tree_prune", Path(__file__).parent / "cpu", _CALL, "tally_paths")
-
-
-prepare = _prune

@@ -14,7 +14,7 @@ import torch
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
-from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots, kv_commit
+from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
@@ -205,21 +205,19 @@ def check_kv_commit(kernel: TwinKernel, inputs: Inputs, **cores: Any) -> None:
     expected = copy.deepcopy(inputs["cache"])
     slots = commit_slots(inputs["path_rows"], inputs["linear_slots"])
     for scratch, cache in zip(inputs["scratch"], expected, strict=True):
-        count = slots.numel()
-        kv_commit(scratch[0][:count], scratch[1][:count], slots.view(-1), writer(cache))
+        write(cache, *scratch, slots.view(-1))
     assert_same(twin.run_kv_commit(kernel, **inputs, **cores), slots)
     for mine, theirs in zip(flat(inputs["cache"]), flat(expected), strict=True):
         assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8))
 
 
-def writer(cache: Sequence[torch.Tensor]) -> Callable[..., None]:
+def write(
+    cache: Sequence[torch.Tensor], key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+) -> None:
     """The platform's cache write, by plain indexing."""
-
-    def write(key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-        for page, rows in zip(cache, (key, value), strict=True):
-            page.view(-1, *page.shape[2:])[slots[slots >= 0]] = rows[slots >= 0]
-
-    return write
+    for page, rows in zip(cache, (key, value), strict=True):
+        kept = rows[: slots.numel()][slots >= 0]
+        page.view(-1, *page.shape[2:])[slots[slots >= 0]] = kept
 
 
 def with_layers(inputs: Inputs, seed: int, size: int | None = None) -> Inputs:

@@ -41,7 +41,7 @@ FILES = sorted(
 
 # Parameters without a class in their annotation that are no objects of vLLM's.
 OTHERS = {
-    "compat/method_choice.py": {"merged"},
+    "compat/engine_args.py": {"merged"},
     "engine/head_fit.py": {"eagle_config"},
     "engine/refusals.py": {"host_spec", "value"},
     "models/pangu_as_llama.py": {"config"},
@@ -116,7 +116,7 @@ def is_vllms(c: type) -> bool:
 
 
 def vllm_has(classes: Iterable[type], name: str) -> bool:
-    return any(has(c, name, "NAME") or has(c, name, "MADE") for c in classes)
+    return any(has(c, name) for c in classes)
 
 
 @cache

@@ -9,7 +9,7 @@ from inspect import signature
 
 import pytest
 
-from vllm_eagle_pangu.compat import vllm_0_23, vllm_0_32
+from vllm_eagle_pangu.compat import PLATFORMS
 
 # In a process of its own: modules keep the platform that they were imported under.
 PRETENDED = """
@@ -181,7 +181,7 @@ def class_at(path):
     return getattr(import_module(module), name)
 
 
-@pytest.mark.parametrize("platforms", [vllm_0_23.PLATFORMS, vllm_0_32.PLATFORMS])
+@pytest.mark.parametrize("platforms", PLATFORMS.values(), ids=PLATFORMS)
 def test_every_part_for_cuda_can_be_imported(platforms):
     from vllm.v1.attention.backend import AttentionCGSupport
     from vllm.v1.attention.backends.registry import AttentionBackendEnum

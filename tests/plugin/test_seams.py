@@ -8,8 +8,7 @@ import pytest
 from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
-from vllm_eagle_pangu.compat.engine_args import host_keys
-from vllm_eagle_pangu.compat.method_choice import FLAT_KEYS
+from vllm_eagle_pangu.compat.engine_args import FLAT_KEYS, host_keys
 from vllm_eagle_pangu.config import ATTRIBUTE, MAX_NODES, TreeConfig
 from vllm_eagle_pangu.engine import head_folder, refusals, target_fit
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vllm_eagle_pangu.compat import vllm_0_32
+from vllm_eagle_pangu.compat import PLATFORMS
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
@@ -35,7 +35,7 @@ def split_cache(cache):
 @pytest.fixture(params=["TRITON_ATTN", "FLASH_ATTN"])
 def impl(request, monkeypatch):
     """Our attention on a backend, its cache write done in torch: vLLM's own needs a GPU."""
-    module, _, name = vllm_0_32.PLATFORMS["cuda"].attention[request.param].rpartition(".")
+    module, _, name = PLATFORMS["0.32"]["cuda"].attention[request.param].rpartition(".")
     made_of = getattr(import_module(module), name).get_impl_cls()
     if request.param == "TRITON_ATTN":
         made = made_of(HEADS, HEAD_SIZE, HEAD_SIZE**-0.5, KV_HEADS, None, None, "auto")

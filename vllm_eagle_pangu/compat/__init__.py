@@ -1,25 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only place that knows vLLM's version and patches it: one module per vLLM line."""
+"""The only place that knows vLLM's version and patches it; what takes the place of its parts."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vllm_eagle_pangu.compat.platform_parts import PlatformParts
+from vllm_eagle_pangu.compat import ascend
+from vllm_eagle_pangu.compat.platform_parts import PlatformParts, replace_attention_backends
 
-SUPPORTED = ("0.23", "0.32")
+_CUDA = PlatformParts(
+    worker="vllm_eagle_pangu.engine.gpu_worker.TreeGPUWorker",
+    attention={
+        "FLASH_ATTN": "vllm_eagle_pangu.engine.flash_attention.TreeFlashAttentionBackend",
+        "TRITON_ATTN": "vllm_eagle_pangu.engine.triton_attention.TreeTritonAttentionBackend",
+    },
+)
+# By line of vLLM, then by its device type.
+PLATFORMS: Mapping[str, Mapping[str, PlatformParts]] = {
+    "0.23": {
+        "cpu": PlatformParts(
+            worker="vllm_eagle_pangu.compat.cpu_worker_0_23.TreeCPUWorker023",
+            attention={
+                "CPU_ATTN": "vllm_eagle_pangu.compat.cpu_attention_0_23.TreeCPUAttentionBackend023"
+            },
+        ),
+        "cuda": _CUDA,
+        "npu": ascend.PARTS,
+    },
+    "0.32": {
+        "cpu": PlatformParts(
+            worker="vllm_eagle_pangu.engine.cpu_worker.TreeCPUWorker",
+            attention={"CPU_ATTN": "vllm_eagle_pangu.engine.cpu_attention.TreeCPUAttentionBackend"},
+        ),
+        "cuda": _CUDA,
+    },
+}
+SUPPORTED = tuple(PLATFORMS)
 
 
 def install() -> None:
     """Teach `EngineArgs` the method. Idempotent; silent also on a vLLM that we do not support."""
-    platforms = _platforms()
+    from vllm_eagle_pangu.compat import engine_args
+
+    platforms = PLATFORMS.get(installed_line())
     if platforms is None:
-        from vllm_eagle_pangu.compat import unsupported
-
-        unsupported.install()
+        engine_args.install_refusal()
     else:
-        from vllm_eagle_pangu.compat import engine_args
-
         engine_args.install(platforms)
 
 
@@ -28,14 +52,12 @@ def install_attention_backend() -> None:
 
     Called by the worker, before it builds its model: without the method nothing is replaced.
     """
-    platforms = _platforms()
+    platforms = PLATFORMS.get(installed_line())
     if platforms is None:
-        from vllm_eagle_pangu.compat import unsupported
+        from vllm_eagle_pangu.compat import engine_args
 
-        unsupported.refuse_version()
+        engine_args.refuse_version()
     from vllm.platforms import current_platform
-
-    from vllm_eagle_pangu.compat.platform_parts import replace_attention_backends
 
     replace_attention_backends(platforms[current_platform.device_type])
 
@@ -45,17 +67,3 @@ def installed_line() -> str:
     import vllm
 
     return ".".join(vllm.__version__.split(".")[:2])
-
-
-def _platforms() -> "Mapping[str, PlatformParts] | None":
-    """Our parts for the installed vLLM line, by device type; None for a line we do not support."""
-    line = installed_line()
-    if line == "0.32":
-        from vllm_eagle_pangu.compat import vllm_0_32
-
-        return vllm_0_32.PLATFORMS
-    if line == "0.23":
-        from vllm_eagle_pangu.compat import vllm_0_23
-
-        return vllm_0_23.PLATFORMS
-    return None

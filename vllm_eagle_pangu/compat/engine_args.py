@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The method in `EngineArgs` of vLLM 0.23 and 0.32: what the user said, checked, and the worker."""
+"""The method in `EngineArgs`: what the user said, checked, and the worker; or its refusal."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial, wraps
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from vllm_eagle_pangu.compat.method_choice import FLAT_KEYS, chosen_spec
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal, tree_config
 
@@ -21,7 +20,12 @@ _HOST_INTERNAL = {
     "draft_model_config",
     "draft_parallel_config",
 }
-
+# EngineArgs' flat spellings of the three keys (`spec_model=...`, `--spec-model ...`).
+FLAT_KEYS = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
 
 # By name: the configuration travels to other processes.
 _SCHEDULER = "vllm_eagle_pangu.engine.scheduler.TreeScheduler"
@@ -30,20 +34,54 @@ _SCHEDULER = "vllm_eagle_pangu.engine.scheduler.TreeScheduler"
 def install(platforms: Mapping[str, PlatformParts]) -> None:
     """Patch `EngineArgs` once per process; `platforms` by vLLM's device type."""
     from vllm.config import VllmConfig
-    from vllm.engine.arg_utils import EngineArgs
 
     vllm_s = VllmConfig.use_v2_model_runner
     if not getattr(vllm_s.fget, "eagle_pangu", False):
         VllmConfig.use_v2_model_runner = property(_use_v2_model_runner(vllm_s.fget))
-    for name, wrapper in (
-        ("create_speculative_config", _create_speculative_config),
-        ("create_engine_config", partial(_create_engine_config, platforms=platforms)),
-    ):
-        original = getattr(EngineArgs, name)
-        if not getattr(original, "eagle_pangu", False):
-            patched = wraps(original)(wrapper(original))
-            patched.eagle_pangu = True  # type: ignore[attr-defined]
-            setattr(EngineArgs, name, patched)
+    _wrap_once("create_speculative_config", _create_speculative_config)
+    _wrap_once("create_engine_config", partial(_create_engine_config, platforms=platforms))
+
+
+def install_refusal() -> None:
+    """For a vLLM that we do not support: refuse the method by name, and change nothing else."""
+    _wrap_once("create_engine_config", _refuse_our_method)
+
+
+def _wrap_once(name: str, wrapper: Callable[[Callable], Callable]) -> None:
+    """Put a wrapper around a method of `EngineArgs` that has none of ours, if this vLLM has it."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    original = getattr(EngineArgs, name, None)
+    if original is not None and not getattr(original, "eagle_pangu", False):
+        patched = wraps(original)(wrapper(original))
+        patched.eagle_pangu = True  # type: ignore[attr-defined]
+        setattr(EngineArgs, name, patched)
+
+
+def chosen_spec(engine_args: Any) -> dict[str, Any] | None:
+    """The user's whole `speculative_config` if its method is ours, else None.
+
+    Keys are spelled with underscores; the flat flags are merged in. Changes nothing.
+    """
+    spec = engine_args.speculative_config
+    if not (spec is None or isinstance(spec, dict)):
+        return None
+    merged = {str(key).replace("-", "_"): value for key, value in (spec or {}).items()}
+    flat = {key: getattr(engine_args, flag, None) for flag, key in FLAT_KEYS.items()}
+    if METHOD not in (merged.get("method"), flat["method"]):
+        return None
+    for flag, key in FLAT_KEYS.items():
+        if flat[key] is None:
+            continue
+        if key in merged:
+            raise refusal(
+                f"--{flag.replace('_', '-')}",
+                flat[key],
+                f"speculative_config says {key}={merged[key]!r} too",
+                "keep one of the two",
+            )
+        merged[key] = flat[key]
+    return merged
 
 
 def host_keys() -> set[str]:
@@ -69,18 +107,12 @@ def _create_speculative_config(original: Callable) -> Callable:
         tree, rest = TreeConfig.split(spec, host_keys())
         # vLLM refuses more positions than the head was configured with, whatever its rope.
         length = rest.pop("max_model_len", None)
-        # The original writes into the arguments; they stay the user's, who may use them again.
-        said = {name: getattr(self, name) for name in ("speculative_config", *FLAT_KEYS)}
-        for name in FLAT_KEYS:
-            setattr(self, name, None)
-        self.speculative_config = rest
         try:
-            config = original(self, *args, **kwargs)
+            # The original writes into the arguments.
+            with _lent(self, speculative_config=rest, **dict.fromkeys(FLAT_KEYS)):
+                config = original(self, *args, **kwargs)
         except (OSError, ValueError) as error:
             raise _unusable_head(rest["model"], error) from error
-        finally:
-            for name, value in said.items():
-                setattr(self, name, value)
         set_length(config, length)
         setattr(config, ATTRIBUTE, tree)
         return config
@@ -107,7 +139,8 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
         # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
         setattr(self, ATTRIBUTE, tree)
         try:
-            with _in_step(self), _eager(self, unless=parts.graphs):
+            # Without a word from the user vLLM schedules ahead of EAGLE drafts, as trees cannot.
+            with _lent(self, async_scheduling=False, enforce_eager=_is_eager(self, parts)):
                 config = original(self, *args, **kwargs)
         finally:
             delattr(self, ATTRIBUTE)
@@ -120,6 +153,30 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
         return config
 
     return create_engine_config
+
+
+def _refuse_our_method(original: Callable) -> Callable:
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if chosen_spec(self) is not None:
+            refuse_version()
+        return original(self, *args, **kwargs)
+
+    return create_engine_config
+
+
+def refuse_version() -> NoReturn:
+    """Raise the error that names the installed vLLM and the lines that work."""
+    import vllm
+
+    from vllm_eagle_pangu.compat import SUPPORTED
+
+    lines = " or ".join(f"{line}.*" for line in SUPPORTED)
+    raise refusal(
+        "method",
+        METHOD,
+        f"vLLM {vllm.__version__} is not supported",
+        f"install vLLM {lines}, or choose another method",
+    )
 
 
 def _use_v2_model_runner(original: Callable) -> Callable:
@@ -137,32 +194,27 @@ def _use_v2_model_runner(original: Callable) -> Callable:
 
 
 @contextmanager
-def _in_step(engine_args: Any) -> Iterator[None]:
-    """Without a word from the user vLLM schedules ahead of EAGLE drafts, which trees cannot do."""
-    said = engine_args.async_scheduling
-    engine_args.async_scheduling = False
+def _lent(engine_args: Any, **values: Any) -> Iterator[None]:
+    """With these values; afterwards they are the user's, who may use the arguments again."""
+    said = {name: getattr(engine_args, name) for name in values}
+    vars(engine_args).update(values)
     try:
         yield
     finally:
-        engine_args.async_scheduling = said
+        vars(engine_args).update(said)
 
 
-@contextmanager
-def _eager(engine_args: Any, unless: bool) -> Iterator[None]:
+def _is_eager(engine_args: Any, parts: PlatformParts) -> bool:
     """No graphs on a platform whose graphs cannot hold trees, whatever the user said."""
-    said = engine_args.enforce_eager
-    if not (said or unless):
-        from vllm.logger import init_logger
+    if parts.graphs or engine_args.enforce_eager:
+        return engine_args.enforce_eager
+    from vllm.logger import init_logger
 
-        init_logger(f"vllm.{__name__}").info(
-            "eagle_pangu: the target runs eagerly (enforce_eager=True): ACL graphs are captured "
-            "for one number of rows per request, and trees have several"
-        )
-        engine_args.enforce_eager = True
-    try:
-        yield
-    finally:
-        engine_args.enforce_eager = said
+    init_logger(f"vllm.{__name__}").info(
+        "eagle_pangu: the target runs eagerly (enforce_eager=True): ACL graphs are captured "
+        "for one number of rows per request, and trees have several"
+    )
+    return True
 
 
 def _unusable_head(model: str, error: Exception) -> ValueError:

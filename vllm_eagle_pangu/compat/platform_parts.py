@@ -4,8 +4,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-
 
 @dataclass(frozen=True)
 class PlatformParts:

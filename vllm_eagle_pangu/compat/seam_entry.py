@@ -7,14 +7,9 @@ import textwrap
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 from vllm_eagle_pangu.compat import SUPPORTED
-
-# NAME: what getattr finds on a module or class. MADE: an attribute that an instance gets, assigned
-# or annotated in the source of its classes, or that a function sets on what it is given.
-# FIELD: of a dataclass or named tuple. PARAMETER: of a function, or of a class's constructor.
-Kind = Literal["NAME", "MADE", "FIELD", "PARAMETER"]
 
 # How modules of torch get attributes beside assignment.
 _REGISTER = ("register_buffer", "register_parameter", "setattr")
@@ -24,14 +19,13 @@ _REGISTER = ("register_buffer", "register_parameter", "setattr")
 class Seam:
     """A name of vLLM's that a file of ours relies on.
 
-    `owner`: "module", or "module:Class", or "module:function".
+    `owner`: "module", or "module:Class", or "module:function", or "module:Class.method".
     `lines`: the lines of vLLM that have it.
     `platform`: vLLM's device type where only one needs it, else None. The source is one for all.
     """
 
     owner: str
     name: str
-    kind: Kind
     lines: tuple[str, ...] = SUPPORTED
     platform: str | None = None
 
@@ -42,7 +36,7 @@ class Seam:
     def exists(self) -> bool:
         """Whether the installed vLLM has it; a missing module or class counts as missing."""
         try:
-            return has(found(self.owner), self.name, self.kind)
+            return has(found(self.owner), self.name)
         except (ImportError, AttributeError):
             return False
 
@@ -67,17 +61,19 @@ def _module_found(name: str) -> bool:
         return False
 
 
-def has(owner: Any, name: str, kind: Kind) -> bool:
-    """Whether a module, class or function has this name in the way of `kind`."""
-    if kind == "NAME":
-        return hasattr(owner, name) or (
-            inspect.ismodule(owner) and _module_found(f"{owner.__name__}.{name}")
-        )
-    if kind == "MADE":
-        return name in _made(owner)
-    if kind == "FIELD":
-        return name in getattr(owner, "__dataclass_fields__", getattr(owner, "_fields", ()))
-    return name in inspect.signature(owner).parameters
+def has(owner: Any, name: str) -> bool:
+    """Whether a module, class or function has this name.
+
+    Of a module or class, what getattr finds; of a class, also what its instances get, assigned or
+    annotated in the source; of a function, its parameters and what it sets on what it is given.
+    """
+    if hasattr(owner, name):
+        return True
+    if inspect.ismodule(owner):
+        return _module_found(f"{owner.__name__}.{name}")
+    if inspect.isfunction(owner) and name in inspect.signature(owner).parameters:
+        return True
+    return name in _made(owner)
 
 
 @cache

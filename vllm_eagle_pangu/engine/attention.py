@@ -68,25 +68,14 @@ class TreeAttentionMixin(AttentionImpl):
         kv_cache: torch.Tensor,
         attn_metadata: "AttentionMetadata | None",
         output: torch.Tensor,  # [N, H, K]
-        output_scale: torch.Tensor | None = None,
-        output_block_scale: torch.Tensor | None = None,
+        **scales: torch.Tensor | None,  # of a quantized output
     ) -> torch.Tensor:
         """Same contract as `AttentionImpl.forward`."""
         rows: TreeRows | None = None if attn_metadata is None else attn_metadata.tree
         if rows is None or not rows.covers_batch:
             # Tree rows come out wrong here and are overwritten below: cheaper than splitting the
             # batch, which only a step with a prefill in it would need.
-            super().forward(
-                layer,
-                query,
-                key,
-                value,
-                kv_cache,
-                attn_metadata,
-                output,
-                output_scale,
-                output_block_scale,
-            )
+            super().forward(layer, query, key, value, kv_cache, attn_metadata, output, **scales)
         if rows is not None:
             key, value = rows.store(self.scratch, key, value)
             if self.window is not None:

@@ -6,6 +6,7 @@ time between the operators. `HeadPass` calls the operators of a one-layer Llama 
 vLLM's own weights and kernels; every other head goes through its `forward`.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -62,18 +63,27 @@ class Pass:
         slots: torch.Tensor | None,
     ) -> States:
         """States for the logits and for the next pass, `[n, H]` each."""
-        with set_forward_context(
-            dict.fromkeys(self.layer_names, metadata),
-            self.vllm_config,
-            num_tokens=tokens.shape[0],
-            slot_mapping={} if slots is None else dict.fromkeys(self.layer_names, slots),
-        ):
+        with self.context(tokens.shape[0], metadata, slots):
             return self.model(
                 input_ids=tokens.int(),
                 positions=positions,
                 hidden_states=hidden,
                 inputs_embeds=None,
             )
+
+    def context(
+        self,
+        rows: int,
+        metadata: "AttentionMetadata | TreeOnlyMetadata",
+        slots: torch.Tensor | None,
+    ) -> AbstractContextManager[None]:
+        """In which the layers find their metadata and slots."""
+        return set_forward_context(
+            dict.fromkeys(self.layer_names, metadata),
+            self.vllm_config,
+            num_tokens=rows,
+            slot_mapping={} if slots is None else dict.fromkeys(self.layer_names, slots),
+        )
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """`[n, V_d]` logits over the draft vocabulary."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_pangu.compat.platform_parts import V2_RUNNER, PlatformParts
+from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 from vllm_eagle_pangu.config import METHOD, TreeConfig, refusal
 from vllm_eagle_pangu.engine.head_fit import check_head
 from vllm_eagle_pangu.engine.head_folder import check_folder
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+_V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
 # Keys of vLLM's SpeculativeConfig that contradict a tree: the values that say nothing, the reason.
 _HOST_KEYS: dict[str, tuple[tuple, str]] = {
@@ -138,10 +140,10 @@ def check_options(
         )
     if envs.VLLM_USE_V2_MODEL_RUNNER:
         raise refusal(
-            V2_RUNNER,
-            os.environ.get(V2_RUNNER),
+            _V2_RUNNER,
+            os.environ.get(_V2_RUNNER),
             "trees need vLLM's V1 model runner",
-            f"unset the environment variable {V2_RUNNER}, or set it to 0",
+            f"unset the environment variable {_V2_RUNNER}, or set it to 0",
         )
     for key, value in host_spec.items():
         allowed, reason = _HOST_KEYS.get(key, ((value,), ""))

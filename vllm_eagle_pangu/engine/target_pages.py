@@ -9,7 +9,7 @@ from vllm.model_executor.layers.attention import Attention
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.attention import refuse_window
-from vllm_eagle_pangu.kernels.kv_commit import CommitLayers, kv_commit
+from vllm_eagle_pangu.kernels.kv_commit import CommitLayers, assert_written_once
 from vllm_eagle_pangu.step.rows import VerifyRows
 
 if TYPE_CHECKING:
@@ -76,11 +76,8 @@ class TargetPages:
         if self.tables:
             return
         for group, layer in self.layers:
-            self._write(layer, slots[group])
-
-    def _write(self, layer: Attention, slots: torch.Tensor) -> None:
-        def write(key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-            layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
-
-        scratch, count = layer.impl.scratch, slots.shape[0]
-        kv_commit(scratch.key[:count], scratch.value[:count], slots, write, check=self.check)
+            if self.check:
+                assert_written_once(slots[group])
+            scratch, count = layer.impl.scratch, slots[group].shape[0]
+            key, value = scratch.key[:count], scratch.value[:count]
+            layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots[group])

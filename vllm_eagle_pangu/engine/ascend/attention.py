@@ -141,8 +141,7 @@ class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):
         kv_cache: KVPages,
         attn_metadata: "AscendMetadata | HeadTreeMetadata | None",
         output: torch.Tensor,  # [N, H, K]
-        output_scale: torch.Tensor | None = None,
-        output_block_scale: torch.Tensor | None = None,
+        **scales: torch.Tensor | None,  # of a quantized output
     ) -> torch.Tensor:
         """See `TreeAttentionMixin`; K/V that go to the pages are written here.
 
@@ -153,17 +152,7 @@ class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):
             if attn_metadata.tree.covers_batch and slots is not None:
                 count = slots.shape[0]
                 self.do_kv_cache_update(layer, key[:count], value[:count], kv_cache, slots)
-        return super().forward(
-            layer,
-            query,
-            key,
-            value,
-            kv_cache,
-            attn_metadata,
-            output,
-            output_scale,
-            output_block_scale,
-        )
+        return super().forward(layer, query, key, value, kv_cache, attn_metadata, output, **scales)
 
 
 class TreeAscendAttentionBackend(AscendAttentionBackend):

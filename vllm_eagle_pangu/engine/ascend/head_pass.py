@@ -2,6 +2,7 @@
 """The EAGLE-3 head on vllm-ascend's layers and pages."""
 
 import copy
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.head_pass import Pass, TreeOnlyMetadata
-from vllm_eagle_pangu.step.head import States
 
 if TYPE_CHECKING:
     from vllm.v1.spec_decode.eagle import EagleProposer
@@ -35,33 +35,25 @@ class HeadTreeMetadata(TreeOnlyMetadata):
 class AscendPass(Pass):
     """Runs any head over n rows inside vllm-ascend's forward context."""
 
-    def __call__(
+    def context(
         self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        hidden: torch.Tensor,
+        rows: int,
         metadata: "AscendMetadata | TreeOnlyMetadata",
         slots: torch.Tensor | None,
-    ) -> States:
+    ) -> AbstractContextManager[None]:
         """See `Pass`."""
         slots = None if slots is None else slots.int()
         if isinstance(metadata, TreeOnlyMetadata):
             metadata = HeadTreeMetadata(metadata.tree, slots)
         else:
             metadata.slot_mapping = slots
-        with set_ascend_forward_context(
+        return set_ascend_forward_context(
             dict.fromkeys(self.layer_names, metadata),
             self.vllm_config,
-            num_tokens=tokens.shape[0],
-            num_actual_tokens=tokens.shape[0],
+            num_tokens=rows,
+            num_actual_tokens=rows,
             is_draft_model=True,
-        ):
-            return self.model(
-                input_ids=tokens.int(),
-                positions=positions,
-                hidden_states=hidden,
-                inputs_embeds=None,
-            )
+        )
 
 
 class AscendDraftHead(DraftHead):
