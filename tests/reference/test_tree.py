@@ -12,9 +12,10 @@ from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
-from vllm_eagle_pangu.reference.decoder import OracleDecoder
 from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
-from vllm_eagle_pangu.reference.tree import Tree, grow
+
+from .decoder import OracleDecoder
+from .tree import Tree, grow
 
 PROMPT = [256, 72, 101, 108, 108, 111]
 SHAPES = [TreeShape(1, 5, 5), TreeShape(2, 3, 6), TreeShape(3, 4, 7), TreeShape(4, 5, 16)]
