@@ -14,6 +14,7 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
 
+from ..trees import tree_of_parents
 from .decoder import OracleDecoder
 from .tree import Tree, grow
 
@@ -65,7 +66,7 @@ def test_tree_accept_takes_the_same_path(oracle: OracleDecoder):
     for step in oracle.tree(PROMPT, 60, shape).steps:
         tree = step.tree
         tokens, parent = torch.tensor([tree.tokens]), torch.tensor([tree.parent])
-        batch = TreeBatch.from_parents(tokens, parent, shape.depth)
+        batch = tree_of_parents(tokens, parent, shape.depth)
         draws = step.logits.argmax(-1)[None]
         paths = tree_accept(batch.tokens, batch.parent, batch.valid, draws, shape.depth)
         accepted = int(paths.length)
