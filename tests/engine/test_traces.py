@@ -9,7 +9,7 @@ import pytest
 from vllm_eagle_pangu.step import checks, drafter
 from vllm_eagle_pangu.step import step as step_module
 from vllm_eagle_pangu.tracing import reader, replay
-from vllm_eagle_pangu.tracing.path_invariants import WALK
+from vllm_eagle_pangu.tracing.replay import WALK
 
 pytestmark = pytest.mark.engine
 
