@@ -14,6 +14,8 @@ from vllm_eagle_pangu.kernels.tree_build import Trees
 
 MASK = "tree: a row sees itself and its ancestors"
 _TENSORS = [field.name for field in fields(Trees)]
+# Those with one value per row.
+_OF_ROWS = [name for name in _TENSORS if name != "visible"]
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,9 @@ class TreeBatch(Trees):
         place.scatter_(1, order, index_range(self.rows, order.device).expand_as(order))
         columns = order[:, None, :].expand_as(self.visible)
         seen = self.visible.gather(1, columns.transpose(1, 2)).gather(2, columns)
-        return TreeBatch(
-            tokens=self.tokens.gather(1, order),
-            parent=place.gather(1, self.parent.gather(1, order)),
-            depth=self.depth.gather(1, order),
-            valid=self.valid.gather(1, order),
-            visible=seen,
-            score=self.score.gather(1, order),
-            max_depth=self.max_depth,
-        )
+        moved = {name: getattr(self, name).gather(1, order) for name in _OF_ROWS}
+        moved["parent"] = place.gather(1, moved["parent"])
+        return replace(self, **moved, visible=seen)
 
     def cut(self, counts: torch.Tensor) -> "TreeBatch":
         """Keep the root and the first `counts[b]` nodes of each tree; the rest becomes padding.
@@ -89,15 +85,9 @@ class TreeBatch(Trees):
         valid = self.valid & (index_range(self.rows, self.valid.device) <= counts[:, None])
         visible = self.visible & valid[:, :, None]
         visible[:, :, 0] = True
-        return TreeBatch(
-            tokens=self.tokens.where(valid, 0),
-            parent=self.parent.where(valid, 0),
-            depth=self.depth.where(valid, 0),
-            valid=valid,
-            visible=visible,
-            score=self.score.masked_fill(~valid, -torch.inf),
-            max_depth=self.max_depth,
-        )
+        kept = {name: getattr(self, name).where(valid, 0) for name in ("tokens", "parent", "depth")}
+        score = self.score.masked_fill(~valid, -torch.inf)
+        return replace(self, **kept, valid=valid, visible=visible, score=score)
 
     def padded(self, rows: int) -> "TreeBatch":
         """The same trees with padding up to `rows` rows."""
@@ -107,15 +97,9 @@ class TreeBatch(Trees):
             return self
         visible = pad(self.visible, (0, extra, 0, extra))
         visible[:, self.rows :, 0] = True
-        return TreeBatch(
-            tokens=pad(self.tokens, (0, extra)),
-            parent=pad(self.parent, (0, extra)),
-            depth=pad(self.depth, (0, extra)),
-            valid=pad(self.valid, (0, extra)),
-            visible=visible,
-            score=pad(self.score, (0, extra), value=-torch.inf),
-            max_depth=self.max_depth,
-        )
+        longer = {name: pad(getattr(self, name), (0, extra)) for name in _OF_ROWS}
+        longer["score"][:, self.rows :] = -torch.inf
+        return replace(self, **longer, visible=visible)
 
     def check(self) -> None:
         """Assert the invariants of the class; syncs with the device.
