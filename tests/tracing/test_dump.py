@@ -11,9 +11,9 @@ from vllm_eagle_pangu.tracing import command, dump
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.dump import FailedStep, write_dump
 from vllm_eagle_pangu.tracing.dumped import read_dump
-from vllm_eagle_pangu.tracing.replay import replay
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 
+from .replaying import replay
 from .steps import whole_step
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from vllm_eagle_pangu.tracing import cache_invariants
 from vllm_eagle_pangu.tracing.dump import FailedStep
-from vllm_eagle_pangu.tracing.replay import SCHEDULED_ROWS, SCHEDULED_TOKENS, replay
+from vllm_eagle_pangu.tracing.replay import SCHEDULED_ROWS, SCHEDULED_TOKENS
 
-from .replaying import FAULTY, OTHER, accepted_rows, dumped, findings_by_name, run_command
+from .replaying import FAULTY, OTHER, accepted_rows, dumped, findings_by_name, replay, run_command
 from .steps import BLOCK_SIZE, SHAPE, whole_step
 
 # Each plants a fault and returns the first row that offends.

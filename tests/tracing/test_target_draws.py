@@ -13,11 +13,11 @@ from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.tracing import command
 from vllm_eagle_pangu.tracing.dump import FailedStep, write_dump
-from vllm_eagle_pangu.tracing.replay import replay
 from vllm_eagle_pangu.tracing.target_draws import INVARIANT
 
 from ..reference.decoder import OracleDecoder
 from ..trees import tree_of_parents
+from .replaying import replay
 
 PROMPT = list(b"def tree(")
 

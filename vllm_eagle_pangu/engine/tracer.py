@@ -129,16 +129,15 @@ class StepTracer(Observer):
             prefix_len=[request.committed for request in requests],
             counts=[nodes + 1 for nodes in trees.nodes],
             greedy=[p.temperature == 0 and _draws_as_given(p) for p in params],
-            tree=_on_host(trees.tree),
-            draws=None if accepted is None else accepted.draws.cpu(),
-            paths=None if accepted is None else _on_host(accepted.paths),
+            tree=trees.tree,
+            draws=None if accepted is None else accepted.draws,
+            paths=None if accepted is None else accepted.paths,
             caches=[self._cache(self._placed, group) for group in self._placed.view.slots],
         )
 
     def _cache(self, placed: Placed, group: int) -> CacheState:
         trees, table = placed.trees, self.runner.input_batch.block_table[group]
         assert trees is not None
-        committed = self._committed.slots.get(group)
         return CacheState(
             group=group,
             block_size=table.block_size,
@@ -148,8 +147,8 @@ class StepTracer(Observer):
                 ].tolist()
                 for tree in trees.scheduled
             ],
-            linear_slots=trees.slots_by_position(placed.view.slots[group]).cpu(),
-            commit_slots=None if committed is None else committed.cpu(),
+            linear_slots=trees.slots_by_position(placed.view.slots[group]),
+            commit_slots=self._committed.slots.get(group),
         )
 
 

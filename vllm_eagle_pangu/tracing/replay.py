@@ -5,7 +5,6 @@ Invariants of trees and paths are those that the engine asserts, told by the row
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
@@ -14,7 +13,7 @@ from vllm_eagle_pangu.core.tree import MASK, TreeBatch
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.tracing.cache_invariants import check_cache, check_written_once
-from vllm_eagle_pangu.tracing.dumped import Dump, DumpedRequest, Finding, read_dump
+from vllm_eagle_pangu.tracing.dumped import Dump, DumpedRequest, Finding
 
 SCORES = "tree: no child outscores its parent"
 SCHEDULED_ROWS = "tree: the valid rows are those that were scheduled"
@@ -22,17 +21,11 @@ SCHEDULED_TOKENS = "tree: the scheduled tokens are the drafted ones"
 WALK = "path: it is the walk of the target's draws"
 
 
-def replay(path: str | Path) -> list[Finding]:
+def check(dump: Dump) -> list[Finding]:
     """Every invariant that breaks in the dump, one finding per request and invariant.
 
-    What the dump does not know is not checked; `unchecked` says what that is. Raises
-    FileNotFoundError, and ValueError for a file that is no dump.
+    What the dump does not know is not checked; `unchecked` says what that is.
     """
-    return check(read_dump(path))
-
-
-def check(dump: Dump) -> list[Finding]:
-    """As `replay`, of a dump that is read already."""
     findings: list[Finding] = []
     for request in dump.requests:
         findings += [*_check_tree(request), *_check_path(request), *check_cache(request)]
