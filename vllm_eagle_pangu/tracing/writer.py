@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vllm_eagle_pangu.tracing.bounded_lines import BoundedLines
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.lines import RequestTotals, StepEntry, step_lines
-from vllm_eagle_pangu.tracing.manifest import create_run_folder, new_manifest, utc_now, write_json
+from vllm_eagle_pangu.tracing.manifest import start_run, utc_now, write_json
 from vllm_eagle_pangu.tracing.schema import DUMPS, MANIFEST
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ class TraceWriter:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.config = config
-        self.folder = create_run_folder(config)
-        run = self.folder.name
-        self.manifest = new_manifest(run, config, configuration or {}, seed, device)
+        self.folder, self.manifest = start_run(config, configuration or {}, seed, device)
         self._lines = BoundedLines(self.folder, config.max_bytes)
         self._queue: deque[_Work] = deque()
         self._queue_rows, self._flush_seconds = queue_rows, flush_seconds

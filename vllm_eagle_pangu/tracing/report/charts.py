@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report's charts. Each is written as NAME.png and returned as SVG."""
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vllm_eagle_pangu.tracing.report.comparison import Method
 from vllm_eagle_pangu.tracing.report.drawing import AMBER, BLUE, GREEN, GREY, HEIGHT, INK, canvas
-from vllm_eagle_pangu.tracing.report.speed_chart import draw_speed
 from vllm_eagle_pangu.tracing.report.statistics import (
     WHOLE_STEP,
-    Bin,
     Position,
     Share,
     Stage,
@@ -19,6 +21,12 @@ from vllm_eagle_pangu.tracing.report.statistics import (
 
 # From here on a step's times read better in milliseconds.
 MILLISECONDS_FROM = 2000.0
+# Of a step, in steps of plain decoding.
+COST_LINES = (1, 1.5, 2, 2.5, 3, 4, 6)
+LONGEST_NAME = 24
+# How far a label's middle is from its point, as a share of the axes.
+LABEL_REACH = 0.03
+SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1))
 
 
 def draw_charts(statistics: Statistics, methods: Sequence[Method], folder: Path) -> dict[str, str]:
@@ -43,7 +51,7 @@ def draw_charts(statistics: Statistics, methods: Sequence[Method], folder: Path)
     if methods:
         height = max(HEIGHT + 0.5, 1 + 0.2 * len(methods))
         with canvas("speedup-by-tau", charts, folder, height) as (figure, axes):
-            draw_speed(methods, figure, axes)
+            _speed(methods, figure, axes)
     return charts
 
 
@@ -122,9 +130,21 @@ def _calibration(statistics: Statistics, figure: Any, axes: Any, counts: Any) ->
         (statistics.conditional, BLUE, "a node, once its parent was accepted", -1),
         (statistics.cumulative, GREEN, "a node with its whole path", 1),
     ):
-        _calibration_line(axes, bins, colour, label)
+        accepted = [one.accepted for one in bins]
+        axes.errorbar(
+            [100 * one.mean_probability for one in bins],
+            _percent(accepted),
+            yerr=_whiskers(accepted),
+            color=colour,
+            marker="o",
+            markersize=4,
+            linewidth=1.4,
+            elinewidth=0.9,
+            label=label,
+            clip_on=False,
+        )
         middles = [50 * (one.low + one.high) + 2 * shift for one in bins]
-        counts.bar(middles, [one.accepted.total for one in bins], 3.6, color=colour)
+        counts.bar(middles, [share.total for share in accepted], 3.6, color=colour)
     counts.set_yscale("log")
     counts.yaxis.set_major_formatter("{x:,.0f}")
     counts.set_ylim(bottom=0.7)
@@ -134,21 +154,6 @@ def _calibration(statistics: Statistics, figure: Any, axes: Any, counts: Any) ->
     axes.set_ylim(0, 100)
     axes.set_ylabel("accepted by the target (%)")
     figure.legend(loc="outside upper left", ncols=2)
-
-
-def _calibration_line(axes: Any, bins: Sequence[Bin], colour: str, label: str) -> None:
-    axes.errorbar(
-        [100 * one.mean_probability for one in bins],
-        _percent([one.accepted for one in bins]),
-        yerr=_whiskers([one.accepted for one in bins]),
-        color=colour,
-        marker="o",
-        markersize=4,
-        linewidth=1.4,
-        elinewidth=0.9,
-        label=label,
-        clip_on=False,
-    )
 
 
 def _stages(stages: Sequence[Stage], figure: Any, axes: Any) -> None:
@@ -172,14 +177,70 @@ def _stages(stages: Sequence[Stage], figure: Any, axes: Any) -> None:
     )
 
 
+def _speed(methods: Sequence[Method], figure: Any, axes: Any) -> None:
+    """Methods by τ and speed, numbered as in the page's table."""
+    taus, speeds = [m.tau for m in methods], [m.speedup for m in methods]
+    left, right = 0.8 * min(1, *taus), 1.08 * max(taus)
+    bottom, top = 0.9 * min(1, *speeds), 1.08 * max(1, *speeds)
+    for cost in COST_LINES:
+        _cost_line(axes, cost, right, top)
+    axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 2)))
+    axes.plot(taus, speeds, "o", color=GREEN, markersize=5)
+    points = [
+        ((m.tau - left) / (right - left), (m.speedup - bottom) / (top - bottom)) for m in methods
+    ]
+    for number, (method, (x, y)) in enumerate(
+        zip(methods, _free_sides(points), strict=True), start=1
+    ):
+        axes.annotate(
+            str(number),
+            (method.tau, method.speedup),
+            (7 * x, 7 * y),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=8,
+        )
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    axes.set_xlabel("τ (tokens per target forward)")
+    axes.set_ylabel("speed (multiple of plain decoding)")
+    names = [f"{n}  {m.name[:LONGEST_NAME]}" for n, m in enumerate(methods, start=1)]
+    nothing = [axes.plot([], [], linestyle="none")[0] for _ in methods]
+    figure.legend(nothing, names, loc="outside right upper", handlelength=0, handletextpad=0)
+
+
+def _cost_line(axes: Any, cost: float, right: float, top: float) -> None:
+    """Where methods lie whose step costs `cost` plain ones."""
+    x = min(right, cost * top)
+    axes.plot([0, x], [0, x / cost], color=GREY, linewidth=0.7, linestyle=(0, (2, 3)))
+    axes.annotate(
+        f"{cost:g}×",
+        (x, x / cost),
+        (2, 3),
+        textcoords="offset points",
+        fontsize=7.5,
+        color=GREY,
+        annotation_clip=True,
+    )
+
+
+def _free_sides(points: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
+    """For each point of the unit square the diagonal on which other points are farthest."""
+
+    def room(index: int, side: tuple[int, int]) -> float:
+        x, y = (at + LABEL_REACH * sign for at, sign in zip(points[index], side, strict=True))
+        others = [point for place, point in enumerate(points) if place != index]
+        return min((math.hypot(x - u, y - v) for u, v in others), default=0.0)
+
+    return [max(SIDES, key=partial(room, index)) for index in range(len(points))]
+
+
 def _percent(shares: Sequence[Share]) -> list[float]:
     return [100 * share.value for share in shares]
 
 
-def _whiskers(shares: Sequence[Share]) -> list[list[float]]:
-    """95 % intervals as matplotlib wants them: below and above the value."""
-    bounds = [share.interval() for share in shares]
-    return [
-        [100 * (share.value - low) for share, (low, _) in zip(shares, bounds, strict=True)],
-        [100 * (high - share.value) for share, (_, high) in zip(shares, bounds, strict=True)],
-    ]
+def _whiskers(shares: Sequence[Share]) -> np.ndarray:
+    """`[2, n]` 95 % intervals as matplotlib wants them: below and above the value."""
+    bounds = np.array([share.interval() for share in shares]).reshape(-1, 2).T
+    return 100 * np.abs(bounds - [share.value for share in shares])
