@@ -16,6 +16,8 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.kernels.tree_prune import Belief, tally_paths, tree_prune
 
+from ..trees import tree_of_parents
+
 SHAPE = TreeShape(2, 3, 5)
 OPS = Ops.bind("reference")
 
@@ -41,7 +43,7 @@ def random_trees(seed: int, batch: int = 2, rows: int = 6, depth: int = 3) -> Tr
         step = torch.rand(batch, generator=generator).clamp(0.05, 0.95).log()
         score[:, row] = score.gather(1, above)[:, 0] + step
     tokens = torch.randint(50, (batch, rows), generator=generator)
-    return TreeBatch.from_parents(tokens, parent, depth, score=score)
+    return tree_of_parents(tokens, parent, depth, score=score)
 
 
 def closed_sets(tree: TreeBatch, request: int) -> list[tuple[int, ...]]:
@@ -125,9 +127,7 @@ def test_a_head_that_says_too_much_is_believed_less():
     belief = Belief.empty(2)
     score = torch.tensor([[0.0, 0.9, 0.81]]).log()
     score[0, 0] = 0
-    tree = TreeBatch.from_parents(
-        torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 1]]), 2, score=score
-    )
+    tree = tree_of_parents(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 1]]), 2, score=score)
     before = chances(tree, belief)
     assert before[0] == pytest.approx([1, 0.9, 0.81], abs=1e-4)
     for turn in range(300):
@@ -164,7 +164,7 @@ def chain(policy: AdaptiveShapes) -> TreeBatch:
         depth += 1
     parent = torch.arange(-1, depth).clamp(min=0)[None]
     score = (torch.arange(depth + 1) * np.log(0.9))[None].float()
-    return TreeBatch.from_parents(parent + 1, parent, depth, score=score)
+    return tree_of_parents(parent + 1, parent, depth, score=score)
 
 
 def test_a_size_beyond_all_others_has_its_time_too():

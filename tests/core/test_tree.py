@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.mask import ancestor_table
 
+from ..trees import tree_of_parents
+
 MAX_DEPTH = 5
 ROWS = st.integers(1, 14)
 
@@ -30,7 +32,7 @@ def trees(draw, batch=2, rows=ROWS):
     ).view(batch, R)
     nodes = torch.tensor(draw(st.lists(st.integers(0, R - 1), min_size=batch, max_size=batch)))
     valid = torch.arange(R) <= nodes[:, None]
-    return TreeBatch.from_parents(tokens, parent, MAX_DEPTH, valid)
+    return tree_of_parents(tokens, parent, MAX_DEPTH, valid)
 
 
 def walk_up(tree: TreeBatch, b: int, k: int) -> list[int]:
@@ -123,7 +125,7 @@ def two_levels() -> TreeBatch:
     """Root, two children, a grandchild under the second, one row of padding."""
     tokens = torch.tensor([[9, 1, 2, 3, 0]])
     parent = torch.tensor([[0, 0, 0, 2, 0]])
-    return TreeBatch.from_parents(tokens, parent, 2, torch.arange(5)[None] < 4)
+    return tree_of_parents(tokens, parent, 2, torch.arange(5)[None] < 4)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_check_refuses_a_tree_deeper_than_declared():
 @settings(max_examples=20)
 @given(trees(rows=st.integers(2, 14)))
 def test_rows_that_are_not_valid_become_padding(tree):
-    again = TreeBatch.from_parents(
+    again = tree_of_parents(
         tree.tokens.where(tree.valid, 77), tree.parent.where(tree.valid, 1), MAX_DEPTH, tree.valid
     )
     assert_same(again, tree)

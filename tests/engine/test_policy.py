@@ -11,13 +11,14 @@ import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.commit import Committed
 from vllm_eagle_pangu.step.grow import Drafted, DraftedTrees
 from vllm_eagle_pangu.step.place import Placed
 from vllm_eagle_pangu.step.stages import Observer
 from vllm_eagle_pangu.step.view import BatchView
+
+from ..trees import tree_of_parents
 
 pytestmark = pytest.mark.engine
 
@@ -237,7 +238,7 @@ class CopyFromText:
             if copied:
                 row = torch.tensor([[tokens[-1], *copied]])
                 parent = torch.arange(-1, len(copied)).clamp(min=0)[None]
-                tree = TreeBatch.from_parents(row, parent, shape.depth)
+                tree = tree_of_parents(row, parent, shape.depth)
                 drafted.append(DraftedTrees(tree, [request], shape))
         return Drafted(drafted)
 

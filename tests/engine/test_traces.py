@@ -9,7 +9,8 @@ import pytest
 from vllm_eagle_pangu.step import checks, drafter
 from vllm_eagle_pangu.step import step as step_module
 from vllm_eagle_pangu.tracing import reader, replay
-from vllm_eagle_pangu.tracing.path_invariants import WALK
+from vllm_eagle_pangu.tracing.dumped import read_dump
+from vllm_eagle_pangu.tracing.replay import WALK
 
 pytestmark = pytest.mark.engine
 
@@ -142,7 +143,7 @@ def test_a_planted_fault_leaves_a_dump_whose_replay_names_the_invariant(
     with traced(verify_mode="reference") as running, broken:
         running.generate(PROMPTS, max_tokens=20)
     (dump,) = Path(tmp_path).glob("*/dumps/*.json")
-    found = {finding.invariant for finding in replay.replay(dump)}
+    found = {finding.invariant for finding in replay.check(read_dump(dump))}
     if invariant is None:
         paths = {invariant for invariant in found if invariant.startswith("path: ")}
         assert paths - {WALK} and WALK in paths
@@ -172,5 +173,5 @@ def test_an_exception_of_the_engine_leaves_a_dump_of_a_sound_step(traced, tmp_pa
         with pytest.raises(Exception, match="out of luck"):
             running.generate(PROMPTS, max_tokens=20)
     (dump,) = Path(tmp_path).glob("*/dumps/*.json")
-    assert replay.replay(dump) == []
+    assert replay.check(read_dump(dump)) == []
     assert "out of luck" in json.loads(dump.read_text())["failure"]["message"]

@@ -10,6 +10,7 @@ import torch
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 
+from ..trees import tree_of_parents
 from .chosen import IMPLEMENTATION
 
 
@@ -25,7 +26,7 @@ def assert_same_fields(actual: Any, expected: Any) -> None:
 
 def tree_of(inputs: dict[str, Any]) -> TreeBatch:
     """The trees of tree_accept's inputs, whose padding is as it should be."""
-    tree = TreeBatch.from_parents(*(inputs[n] for n in ("tokens", "parent", "depth", "valid")))
+    tree = tree_of_parents(*(inputs[n] for n in ("tokens", "parent", "depth", "valid")))
     assert torch.equal(tree.tokens, inputs["tokens"])
     assert torch.equal(tree.parent, inputs["parent"])
     return tree

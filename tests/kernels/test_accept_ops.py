@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels import draft_batch, kv_commit, tree_accept
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 
+from ..trees import tree_of_parents
 from .chosen import IMPLEMENTATION
 from .inputs import of_tree, tree_of
 
@@ -130,7 +130,7 @@ def test_rows_that_are_not_valid_are_never_walked():
 
 def test_of_twin_siblings_the_lowest_row_is_walked():
     parent = torch.tensor([[0, 0, 0, 0, 1, 2, 3]])
-    tree = TreeBatch.from_parents(torch.tensor([[9, 4, 5, 5, 6, 6, 6]]), parent, 3)
+    tree = tree_of_parents(torch.tensor([[9, 4, 5, 5, 6, 6, 6]]), parent, 3)
     draws = torch.tensor([[5, 6, 6, 6, 8, 7, 8]])
     paths = tree_accept.tree_accept(
         **of_tree(tree), draws=draws, depth=3, implementation=IMPLEMENTATION

@@ -8,6 +8,7 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.cases import CASES, AcceptCase, make_inputs
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 
+from ..trees import tree_of_parents
 from .inputs import of_tree, tree_of
 
 
@@ -82,7 +83,7 @@ def test_contents_of_padding_rows_change_nothing(seed):
 
 
 def test_draw_equal_to_the_roots_own_token_is_a_bonus_not_a_loop():
-    tree = TreeBatch.from_parents(torch.tensor([[7, 1]]), torch.tensor([[0, 0]]), 3)
+    tree = tree_of_parents(torch.tensor([[7, 1]]), torch.tensor([[0, 0]]), 3)
     paths = tree_accept(**of_tree(tree), draws=torch.tensor([[7, 7]]), depth=3)
     assert paths.output.tolist() == [[7, -1, -1, -1]]
 

@@ -12,6 +12,8 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.cases import random_trees
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 
+from ..trees import tree_of_parents
+
 VOCAB = 5
 TOKENS = 3
 CHUNK = 200_000
@@ -39,7 +41,7 @@ def tree_without_twins(generator: torch.Generator) -> TreeBatch:
     """One tree of 9 rows with some padding, whose siblings carry different tokens."""
     while True:
         tokens, parent, valid = random_trees(9, TOKENS - 1, 1, VOCAB, generator)
-        tree = TreeBatch.from_parents(tokens, parent, TOKENS - 1, valid).cut(torch.tensor([7]))
+        tree = tree_of_parents(tokens, parent, TOKENS - 1, valid).cut(torch.tensor([7]))
         nodes = range(1, int(tree.node_count) + 1)
         keys = {(int(tree.parent[0, k]), int(tree.tokens[0, k])) for k in nodes}
         if len(keys) == len(nodes) >= 5 and int(tree.depth.max()) == TOKENS - 1:

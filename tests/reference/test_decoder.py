@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config, Qwen3F
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.env import FAST_CACHE_REORDER
 from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
-from vllm_eagle_pangu.reference.decoder import OracleDecoder, Trace
+
+from .decoder import OracleDecoder, Trace
 
 SHAPES = [TreeShape(1, 5, 5), TreeShape(2, 3, 6), TreeShape(4, 5, 16)]
 PROMPTS = [[256, 72, 101, 108, 108, 111], [256, 81], [256, 7, 7, 7, 97]]

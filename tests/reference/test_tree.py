@@ -12,9 +12,11 @@ from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
-from vllm_eagle_pangu.reference.decoder import OracleDecoder
 from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
-from vllm_eagle_pangu.reference.tree import Tree, grow
+
+from ..trees import tree_of_parents
+from .decoder import OracleDecoder
+from .tree import Tree, grow
 
 PROMPT = [256, 72, 101, 108, 108, 111]
 SHAPES = [TreeShape(1, 5, 5), TreeShape(2, 3, 6), TreeShape(3, 4, 7), TreeShape(4, 5, 16)]
@@ -64,7 +66,7 @@ def test_tree_accept_takes_the_same_path(oracle: OracleDecoder):
     for step in oracle.tree(PROMPT, 60, shape).steps:
         tree = step.tree
         tokens, parent = torch.tensor([tree.tokens]), torch.tensor([tree.parent])
-        batch = TreeBatch.from_parents(tokens, parent, shape.depth)
+        batch = tree_of_parents(tokens, parent, shape.depth)
         draws = step.logits.argmax(-1)[None]
         paths = tree_accept(batch.tokens, batch.parent, batch.valid, draws, shape.depth)
         accepted = int(paths.length)

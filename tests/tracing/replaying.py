@@ -9,8 +9,8 @@ import torch
 from vllm_eagle_pangu.kernels.kv_commit import commit_slots
 from vllm_eagle_pangu.tracing import command
 from vllm_eagle_pangu.tracing.dump import FailedStep, write_dump
-from vllm_eagle_pangu.tracing.dumped import Finding
-from vllm_eagle_pangu.tracing.replay import replay
+from vllm_eagle_pangu.tracing.dumped import Finding, read_dump
+from vllm_eagle_pangu.tracing.replay import check
 
 # Of the two requests of a step, the one with the fault.
 FAULTY, OTHER = 1, 0
@@ -20,6 +20,11 @@ def dumped(folder: Path, failed: FailedStep, error: Exception | None = None) -> 
     path = write_dump(folder, error or RuntimeError("planted"), failed)
     assert path is not None
     return path
+
+
+def replay(path: Path) -> list[Finding]:
+    """What breaks in the dump at `path`."""
+    return check(read_dump(path))
 
 
 def findings_by_name(path: Path) -> dict[str, Finding]:

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.tracing.dump import FailedStep
-from vllm_eagle_pangu.tracing.replay import replay
 
-from .replaying import cache_slots, dumped, run_command
+from .replaying import cache_slots, dumped, replay, run_command
 from .steps import walk, whole_step
 
 

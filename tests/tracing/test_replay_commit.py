@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.tracing import cache_invariants, tree_invariants
+from vllm_eagle_pangu.tracing import cache_invariants
 from vllm_eagle_pangu.tracing.dump import FailedStep
-from vllm_eagle_pangu.tracing.replay import replay
+from vllm_eagle_pangu.tracing.replay import SCHEDULED_ROWS, SCHEDULED_TOKENS
 
-from .replaying import FAULTY, OTHER, accepted_rows, dumped, findings_by_name, run_command
+from .replaying import FAULTY, OTHER, accepted_rows, dumped, findings_by_name, replay, run_command
 from .steps import BLOCK_SIZE, SHAPE, whole_step
 
 # Each plants a fault and returns the first row that offends.
@@ -84,8 +84,8 @@ CACHE_FAULTS = {
     linear_slots_off_by_one: cache_invariants.LINEAR,
     root_of_another_position: cache_invariants.ROOT,
     prefix_beyond_the_tokens: cache_invariants.ROOT,
-    scheduled_another_tree: tree_invariants.SCHEDULED_TOKENS,
-    scheduled_more_than_is_valid: tree_invariants.SCHEDULED_ROWS,
+    scheduled_another_tree: SCHEDULED_TOKENS,
+    scheduled_more_than_is_valid: SCHEDULED_ROWS,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from vllm_eagle_pangu.core.paths import LENGTH
 from vllm_eagle_pangu.tracing import cache_invariants
 from vllm_eagle_pangu.tracing.dump import FailedStep
-from vllm_eagle_pangu.tracing.path_invariants import WALK
+from vllm_eagle_pangu.tracing.replay import WALK
 
 from .replaying import (
     FAULTY,

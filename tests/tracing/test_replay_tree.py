@@ -10,9 +10,8 @@ import torch
 
 from vllm_eagle_pangu.core.tree import MASK
 from vllm_eagle_pangu.tracing.dump import FailedStep
-from vllm_eagle_pangu.tracing.replay import replay
 
-from .replaying import FAULTY, dumped, findings_by_name, run_command
+from .replaying import FAULTY, dumped, findings_by_name, replay, run_command
 from .steps import SHAPE, whole_step
 
 DEPTH = "tree: a node is one deeper than its parent"

@@ -14,6 +14,7 @@ from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.tracing.config import TraceConfig
+from vllm_eagle_pangu.tracing.lines import StepEntry
 from vllm_eagle_pangu.tracing.report.recording import find_run, read_recording
 from vllm_eagle_pangu.tracing.report.statistics import statistics_of
 from vllm_eagle_pangu.tracing.writer import TraceWriter
@@ -123,7 +124,8 @@ def test_a_run_of_the_trace_writer_is_one_that_the_report_reads(tmp_path: Path):
     paths = walk(tree, target_draws(tree, generator))
     writer = TraceWriter(TraceConfig(str(tmp_path)), {"tree_width": 4})
     writer.request_started("a")
-    writer.step(1, ["a", "b"], tree, paths, [20, 21], [SMALL] * 2, 2, {"draft_us": 5.04})
+    times = {"draft_us": 5.04}
+    writer.step(StepEntry(0, 1, 2, ["a", "b"], [20, 21], [SMALL] * 2, tree, paths, times))
     writer.request_ended("a", prompt_tokens=19, output_tokens=1)
     writer.close()
 

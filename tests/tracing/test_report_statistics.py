@@ -10,7 +10,7 @@ import pytest
 
 from vllm_eagle_pangu.tracing.report.comparison import read_methods
 from vllm_eagle_pangu.tracing.report.explorer import explorer_data
-from vllm_eagle_pangu.tracing.report.quantities import microseconds
+from vllm_eagle_pangu.tracing.report.page import microseconds
 from vllm_eagle_pangu.tracing.report.recording import Step, find_run, read_recording
 from vllm_eagle_pangu.tracing.report.statistics import Share, statistics_of
 

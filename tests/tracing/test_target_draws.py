@@ -11,12 +11,13 @@ pytest.importorskip("transformers")
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.reference.decoder import OracleDecoder
 from vllm_eagle_pangu.tracing import command
 from vllm_eagle_pangu.tracing.dump import FailedStep, write_dump
-from vllm_eagle_pangu.tracing.replay import replay
 from vllm_eagle_pangu.tracing.target_draws import INVARIANT
+
+from ..reference.decoder import OracleDecoder
+from ..trees import tree_of_parents
+from .replaying import replay
 
 PROMPT = list(b"def tree(")
 
@@ -32,7 +33,7 @@ def step(tiny_pangu: Path, tiny_head: Path):
 @pytest.fixture
 def failed(step) -> FailedStep:
     made, output = step
-    tree = TreeBatch.from_parents(
+    tree = tree_of_parents(
         torch.tensor([made.tree.tokens]),
         torch.tensor([made.tree.parent]),
         max_depth=3,

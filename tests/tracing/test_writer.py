@@ -36,7 +36,8 @@ def trace(writer: TraceWriter, step: int, tree: TreeBatch, requests: list[str]):
     paths = walk(tree, agreeing_draws(tree))
     trees = tree.batch_size
     prefix_len, shapes = range(7, 7 + trees), [SHAPE] * trees
-    writer.step(step, requests, tree, paths, prefix_len, shapes, trees + 1, STAGES)
+    now = writer.now_us()
+    writer.step(StepEntry(now, step, trees + 1, requests, prefix_len, shapes, tree, paths, STAGES))
     return paths
 
 
@@ -82,7 +83,7 @@ def test_shapes_may_differ_by_tree(start):
     tree, writer = grown_tree(2), start()
     paths = walk(tree, agreeing_draws(tree))
     narrow = type(SHAPE)(2, 5, 10)
-    writer.step(0, ["a", "b"], tree, paths, [3, 4], [SHAPE, narrow], 2, {})
+    writer.step(StepEntry(0, 0, 2, ["a", "b"], [3, 4], [SHAPE, narrow], tree, paths, {}))
     writer.close()
     assert [record["shape"]["nodes"] for record in read_run(writer.folder)] == [16, 10]
 
@@ -218,7 +219,8 @@ def test_a_step_that_cannot_be_written_is_counted_and_the_next_one_is(start, cap
     tree, writer = grown_tree(1), start()
     paths = walk(tree, agreeing_draws(tree))
     for step in range(2):
-        writer.step(step, ["a"], tree, paths, [3], [SHAPE], 1, {"verify_us": "broken"})  # type: ignore[dict-item]
+        times = {"verify_us": "broken"}
+        writer.step(StepEntry(0, step, 1, ["a"], [3], [SHAPE], tree, paths, times))  # type: ignore[arg-type]
     trace(writer, 2, tree, ["a"])
     writer.close()
     assert [record["step"] for record in read_run(writer.folder)] == [2]
@@ -268,7 +270,8 @@ def test_a_step_costs_the_engine_far_less_than_a_hundred_microseconds(start):
     took = []
     for step in range(500):
         begun = time.thread_time()
-        writer.step(step, ["a"], tree, paths, [3], [SHAPE], 1, STAGES)
+        now = writer.now_us()
+        writer.step(StepEntry(now, step, 1, ["a"], [3], [SHAPE], tree, paths, STAGES))
         took.append(time.thread_time() - begun)
     writer.close()
     assert statistics.median(took) < 100e-6

@@ -2,7 +2,6 @@
 """What a step takes by what it does, followed as steps report it."""
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -21,10 +20,10 @@ class StepCosts:
     of what any step takes. For stages that are measured where they run: on the host.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self) -> None:
         self.forward, self.level = Durations(), Durations()
         self.trees, self.rest = Durations(), Durations()
-        self.clock = clock
+        self.clock = time.perf_counter
         # Of the trees being drafted: seconds of their levels, and since when the last one runs.
         self._levels, self._since = 0.0, 0.0
 

@@ -8,8 +8,6 @@ from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_expand import Candidates, Frontier
 
-__all__ = ["Frontier", "TreeGrower"]
-
 
 class TreeGrower:
     """Keeps the candidates of one step: `grow_first`, up to D-1 times `grow`, then `finish`.

@@ -49,9 +49,6 @@ class Durations:
         times = ", ".join(f"{1e3 * self._medians[size]:.1f}" for size in sorted(self._medians))
         return f"{times} ms for {sizes}"
 
-    def __bool__(self) -> bool:
-        return bool(self._medians)
-
     def at(self, sizes: np.ndarray | int) -> np.ndarray:
         """`[n] float64` seconds of `sizes: [n]`; zeros while nothing was seen."""
         wanted = np.atleast_1d(np.asarray(sizes, dtype=np.float64))

@@ -39,23 +39,23 @@ class TreePolicy(Protocol):
         ...
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
-        """Whether to draft below `level`, 1 for the roots' children, of trees of one shape.
+        """Whether to draft below `level`, 1 for the roots' children, of trees of one shape: yes.
 
         `score: [B, W] float32`: cumulative log-probabilities of the nodes that would have children.
         """
-        ...
+        return True
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
-        """What the next step verifies of the trees that were drafted, beside `batch` roots."""
-        ...
+        """What the next step verifies of drafted trees, beside `batch` roots: all of them."""
+        return trees
 
     def observe(self, report: StepReport) -> None:
         """Told at the end of every step."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class FixedShape:
+class FixedShape(TreePolicy):
     """The same shape for every request of every step."""
 
     tree: TreeShape
@@ -63,14 +63,3 @@ class FixedShape:
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""
         return [self.tree] * len(requests)
-
-    def deepen(self, level: int, score: torch.Tensor) -> bool:
-        """See `TreePolicy`: always."""
-        return True
-
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
-        """See `TreePolicy`: all of it."""
-        return trees
-
-    def observe(self, report: StepReport) -> None:
-        """See `TreePolicy`."""

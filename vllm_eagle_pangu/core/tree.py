@@ -14,6 +14,8 @@ from vllm_eagle_pangu.kernels.tree_build import Trees
 
 MASK = "tree: a row sees itself and its ancestors"
 _TENSORS = [field.name for field in fields(Trees)]
+# Those with one value per row.
+_OF_ROWS = [name for name in _TENSORS if name != "visible"]
 
 
 @dataclass(frozen=True)
@@ -26,36 +28,6 @@ class TreeBatch(Trees):
     def of(cls, trees: Trees, max_depth: int) -> "TreeBatch":
         """The same trees, of which `max_depth` is known."""
         return cls(**vars(trees), max_depth=max_depth)
-
-    @classmethod
-    def from_parents(
-        cls,
-        tokens: torch.Tensor,
-        parent: torch.Tensor,
-        max_depth: int,
-        valid: torch.Tensor | None = None,
-        score: torch.Tensor | None = None,
-    ) -> "TreeBatch":
-        """Trees given by hand: depth and mask derived, all rows valid and scored 0 by default.
-
-        `tokens`, `parent: [B, R] int64`; `valid: [B, R] bool`; `score: [B, R] float32`.
-        Rows that are not valid are made padding.
-        """
-        if valid is None:
-            valid = torch.ones_like(parent, dtype=torch.bool)
-        if score is None:
-            score = torch.zeros(parent.shape, dtype=torch.float32, device=parent.device)
-        parent = parent.where(valid, 0)
-        ancestors = ancestor_table(parent, max_depth)
-        return cls(
-            tokens=tokens.where(valid, 0),
-            parent=parent,
-            depth=(ancestors[:, :-1] != 0).sum(dim=1).where(valid, 0),
-            valid=valid,
-            visible=visible_rows(ancestors, valid),
-            score=score.masked_fill(~valid, -torch.inf),
-            max_depth=max_depth,
-        )
 
     @classmethod
     def stack(cls, trees: Sequence["TreeBatch"]) -> "TreeBatch":
@@ -99,15 +71,9 @@ class TreeBatch(Trees):
         valid = self.valid & (index_range(self.rows, self.valid.device) <= counts[:, None])
         visible = self.visible & valid[:, :, None]
         visible[:, :, 0] = True
-        return TreeBatch(
-            tokens=self.tokens.where(valid, 0),
-            parent=self.parent.where(valid, 0),
-            depth=self.depth.where(valid, 0),
-            valid=valid,
-            visible=visible,
-            score=self.score.masked_fill(~valid, -torch.inf),
-            max_depth=self.max_depth,
-        )
+        kept = {name: getattr(self, name).where(valid, 0) for name in ("tokens", "parent", "depth")}
+        score = self.score.masked_fill(~valid, -torch.inf)
+        return replace(self, **kept, valid=valid, visible=visible, score=score)
 
     def padded(self, rows: int) -> "TreeBatch":
         """The same trees with padding up to `rows` rows."""
@@ -117,15 +83,9 @@ class TreeBatch(Trees):
             return self
         visible = pad(self.visible, (0, extra, 0, extra))
         visible[:, self.rows :, 0] = True
-        return TreeBatch(
-            tokens=pad(self.tokens, (0, extra)),
-            parent=pad(self.parent, (0, extra)),
-            depth=pad(self.depth, (0, extra)),
-            valid=pad(self.valid, (0, extra)),
-            visible=visible,
-            score=pad(self.score, (0, extra), value=-torch.inf),
-            max_depth=self.max_depth,
-        )
+        longer = {name: pad(getattr(self, name), (0, extra)) for name in _OF_ROWS}
+        longer["score"][:, self.rows :] = -torch.inf
+        return replace(self, **longer, visible=visible)
 
     def check(self) -> None:
         """Assert the invariants of the class; syncs with the device.

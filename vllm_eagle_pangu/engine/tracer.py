@@ -14,6 +14,7 @@ from vllm_eagle_pangu.step.place import Placed
 from vllm_eagle_pangu.step.stages import Observer, Result
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.dump import CacheState, FailedStep
+from vllm_eagle_pangu.tracing.lines import StepEntry
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 
 if TYPE_CHECKING:
@@ -90,16 +91,18 @@ class StepTracer(Observer):
         times["step_us"] = sum(v for k, v in times.items() if k != "between_us")
         view = accepted.placed.view
         requests = [view.requests[tree.request] for tree in placed.scheduled]
-        self.writer.step(
-            self.steps,
-            [request.id for request in requests],
-            _on_host(placed.tree),
-            _on_host(paths.paths),
-            [request.committed for request in requests],
-            [tree.pending.shape for tree in placed.scheduled],
-            view.batch_size,
-            times,
+        entry = StepEntry(
+            time_us=self.writer.now_us(),
+            step=self.steps,
+            batch_size=view.batch_size,
+            requests=[request.id for request in requests],
+            prefix_len=[request.committed for request in requests],
+            shapes=[tree.pending.shape for tree in placed.scheduled],
+            tree=_on_host(placed.tree),
+            paths=_on_host(paths.paths),
+            stage_us=times,
         )
+        self.writer.step(entry)
 
     def _request_ended(self, req_id: str) -> None:
         """The scheduler says so at the next step, which may be long after its last one."""
@@ -126,16 +129,15 @@ class StepTracer(Observer):
             prefix_len=[request.committed for request in requests],
             counts=[nodes + 1 for nodes in trees.nodes],
             greedy=[p.temperature == 0 and _draws_as_given(p) for p in params],
-            tree=_on_host(trees.tree),
-            draws=None if accepted is None else accepted.draws.cpu(),
-            paths=None if accepted is None else _on_host(accepted.paths),
+            tree=trees.tree,
+            draws=None if accepted is None else accepted.draws,
+            paths=None if accepted is None else accepted.paths,
             caches=[self._cache(self._placed, group) for group in self._placed.view.slots],
         )
 
     def _cache(self, placed: Placed, group: int) -> CacheState:
         trees, table = placed.trees, self.runner.input_batch.block_table[group]
         assert trees is not None
-        committed = self._committed.slots.get(group)
         return CacheState(
             group=group,
             block_size=table.block_size,
@@ -145,8 +147,8 @@ class StepTracer(Observer):
                 ].tolist()
                 for tree in trees.scheduled
             ],
-            linear_slots=trees.slots_by_position(placed.view.slots[group]).cpu(),
-            commit_slots=None if committed is None else committed.cpu(),
+            linear_slots=trees.slots_by_position(placed.view.slots[group]),
+            commit_slots=self._committed.slots.get(group),
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import linear
+from torch.nn.functional import linear, rms_norm
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -133,8 +133,7 @@ class ReferenceDrafter:
         return self._linear("midlayer.self_attn.o_proj", attended), own
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.config.rms_norm_eps)
+        wide = rms_norm(x.float(), x.shape[-1:], eps=self.config.rms_norm_eps)
         return wide.to(x.dtype) * self._weights[f"{name}.weight"]
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:

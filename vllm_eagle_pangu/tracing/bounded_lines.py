@@ -21,9 +21,9 @@ class BoundedLines:
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.step_bytes = max_bytes - min(MOST_RESERVE, max_bytes // 8)
-        self.bytes = 0
+        reserve = min(MOST_RESERVE, max_bytes // 8)
+        self._room = {"steps": max_bytes - reserve, "requests": max_bytes}
+        self._bytes = 0
         self.truncated = False
         self.written = {"steps": 0, "requests": 0}
         self.dropped = {"max_bytes": 0, "failed": 0}
@@ -34,14 +34,15 @@ class BoundedLines:
             "requests": open(folder / REQUESTS, "ab"),  # noqa: SIM115
         }
 
-    def add_step(self, line: bytes) -> None:
-        self.truncated = self.truncated or self.bytes + len(line) > self.step_bytes
-        self._add("steps", line, fits=not self.truncated)
-
-    def add_request(self, line: bytes) -> None:
-        fits = self.bytes + len(line) <= self.max_bytes
-        self.truncated = self.truncated or not fits
-        self._add("requests", line, fits)
+    def add(self, kind: str, line: bytes) -> None:
+        """A line of `steps` or of `requests`."""
+        over = self._bytes + len(line) > self._room[kind]
+        if over or (kind == "steps" and self.truncated):
+            self.truncated = True
+            self.dropped["max_bytes"] += 1
+            return
+        self._bytes += len(line)
+        self._pending[kind].append(line)
 
     def flush(self) -> None:
         """Write what was added; after an error, which is logged once, nothing more is written."""
@@ -68,10 +69,3 @@ class BoundedLines:
                 file.close()
             except OSError as error:
                 logger.warning("traces: %s", error)
-
-    def _add(self, kind: str, line: bytes, fits: bool) -> None:
-        if not fits:
-            self.dropped["max_bytes"] += 1
-            return
-        self.bytes += len(line)
-        self._pending[kind].append(line)

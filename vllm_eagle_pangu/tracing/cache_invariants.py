@@ -44,8 +44,8 @@ def _check_root(request: DumpedRequest) -> Iterator[Finding]:
     if t >= len(tokens):
         detail = f"t is {t}, but prompt and output have {len(tokens)} tokens"
         yield request.finding(ROOT, [0], detail)
-    elif tokens[t] != tree.tokens[0]:
-        detail = f"the root is token {tree.tokens[0]}, position {t} has token {tokens[t]}"
+    elif tokens[t] != tree.tokens[0, 0]:
+        detail = f"the root is token {tree.tokens[0, 0]}, position {t} has token {tokens[t]}"
         yield request.finding(ROOT, [0], detail)
 
 
@@ -66,10 +66,10 @@ def _check_linear(request: DumpedRequest, cache: DumpedCache) -> Iterator[Findin
 
 
 def _check_commit(request: DumpedRequest, cache: DumpedCache) -> Iterator[Finding]:
-    slots, linear, path = cache.commit_slots, cache.linear_slots, request.path
+    slots, linear, path = cache.commit_slots, cache.linear_slots, request.accepted
     if slots is None or path is None:
         return
-    accepted = path.accepted[1:]
+    accepted = path[1:]
     if linear is not None:
         for place, row in enumerate(accepted, start=1):
             given = slots[row] if 0 <= row < len(slots) else None
@@ -103,6 +103,7 @@ def _written(cache: DumpedCache) -> list[tuple[int, int]]:
 
 
 def _scheduled(request: DumpedRequest, slots: list[int]) -> int:
-    if request.count is not None:
-        return min(request.count, len(slots))
-    return len(slots) if request.tree is None else min(sum(request.tree.valid), len(slots))
+    count, tree = request.count, request.tree
+    if count is None and tree is not None:
+        count = int(tree.valid.sum())
+    return len(slots) if count is None else min(count, len(slots))

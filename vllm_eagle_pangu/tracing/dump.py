@@ -5,7 +5,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,9 +125,14 @@ def _invariant(error: BaseException) -> str | None:
 
 
 def _plain(values: Any, index: int) -> Any:
-    """Entry `index` of a tensor or sequence as plain Python; None of None."""
-    if values is None:
-        return None
+    """Entry `index` of a tensor or sequence as plain Python, or of each field of a dataclass.
+
+    None and numbers are the same for every entry.
+    """
+    if values is None or isinstance(values, int):
+        return values
+    if is_dataclass(values):
+        return {field.name: _plain(getattr(values, field.name), index) for field in fields(values)}
     value = values[index]
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -153,42 +158,22 @@ def _request(failed: FailedStep, index: int, unreadable: list[str]) -> dict[str,
         "greedy": entry("greedy"),
         "tree": entry("tree", _tree),
         "draws": entry("draws"),
-        "path": entry("paths", _path),
+        "path": entry("paths"),
         "caches": entry("caches", _caches) or [],
     }
 
 
 def _tree(tree: TreeBatch | None, index: int) -> dict[str, Any] | None:
-    if tree is None:
-        return None
-    arrays = {name: _plain(getattr(tree, name), index) for name in ("tokens", "parent", "depth")}
-    return {
-        **arrays,
-        "valid": _plain(tree.valid, index),
+    known = _plain(tree, index)
+    if known is not None:
         # As text, for JSON has neither infinities nor NaN.
-        "score": [repr(score) for score in _plain(tree.score, index)],
-        "visible": ["".join("01"[seen] for seen in row) for row in _plain(tree.visible, index)],
-        "max_depth": tree.max_depth,
-    }
-
-
-def _path(paths: AcceptedPaths | None, index: int) -> dict[str, Any] | None:
-    if paths is None:
-        return None
-    return {name: _plain(getattr(paths, name), index) for name in ("rows", "length", "output")}
+        known["score"] = [repr(score) for score in known["score"]]
+        known["visible"] = ["".join("01"[seen] for seen in row) for row in known["visible"]]
+    return known
 
 
 def _caches(caches: Sequence[CacheState], index: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "group": state.group,
-            "block_size": state.block_size,
-            "block_ids": _plain(state.block_ids, index),
-            "linear_slots": _plain(state.linear_slots, index),
-            "commit_slots": _plain(state.commit_slots, index),
-        }
-        for state in caches
-    ]
+    return [_plain(state, index) for state in caches]
 
 
 def _bounded(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A failure dump as `replay` sees it: plain lists, so that nothing in it is too broken to hold."""
+"""A failure dump as `replay` sees it: request by request, whatever its values are."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vllm_eagle_pangu.config import refusal
@@ -30,80 +30,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class DumpedTree:
-    """One tree of R rows; the fields are those of `TreeBatch`."""
-
-    tokens: list[int]
-    parent: list[int]
-    depth: list[int]
-    valid: list[bool]
-    score: list[float]
-    visible: list[list[bool]]
-    max_depth: int
-
-    @property
-    def rows(self) -> int:
-        """R."""
-        return len(self.tokens)
-
-    @property
-    def nodes(self) -> list[int]:
-        """Valid rows but the root's."""
-        return [row for row in range(1, self.rows) if self.valid[row]]
-
-    def has_row(self, row: int) -> bool:
-        return 0 <= row < self.rows
-
-    @cached_property
-    def well_linked(self) -> bool:
-        """Whether every parent is an earlier row, so that walking upwards ends at the root."""
-        return self.parent[:1] == [0] and all(
-            0 <= self.parent[row] < row for row in range(1, self.rows) if self.valid[row]
-        )
-
-    def path_to(self, row: int) -> set[int] | None:
-        """`row` and its ancestors; None where walking upwards never comes to the root."""
-        path = {row}
-        while row != 0:
-            row = self.parent[row]
-            if not self.has_row(row) or row in path:
-                return None
-            path.add(row)
-        return path
-
-    def batch(self) -> TreeBatch:
-        """The same as a batch of one."""
-        return TreeBatch(
-            tokens=torch.tensor([self.tokens]),
-            parent=torch.tensor([self.parent]),
-            depth=torch.tensor([self.depth]),
-            valid=torch.tensor([self.valid], dtype=torch.bool),
-            visible=torch.tensor([self.visible]),
-            score=torch.tensor([self.score], dtype=torch.float32),
-            max_depth=self.max_depth,
-        )
-
-
-@dataclass(frozen=True)
-class DumpedPath:
-    """One accepted path; the fields are those of `AcceptedPaths`."""
-
-    rows: list[int]
-    length: int
-    output: list[int]
-
-    @property
-    def accepted(self) -> list[int]:
-        """The accepted rows, root first, as far as there are that many."""
-        return self.rows[: self.length + 1]
-
-    def batch(self) -> AcceptedPaths:
-        """The same as a batch of one."""
-        rows, length, output = map(torch.tensor, ([self.rows], [self.length], [self.output]))
-        return AcceptedPaths(rows, length, output)
-
-
-@dataclass(frozen=True)
 class DumpedCache:
     """One KV cache group of a request; see `dump.CacheState`."""
 
@@ -116,7 +42,10 @@ class DumpedCache:
 
 @dataclass(frozen=True)
 class DumpedRequest:
-    """What a dump knows of a request; see `dump.FailedStep`."""
+    """What a dump knows of a request; see `dump.FailedStep`.
+
+    `tree`, `path`: batches of one; `draws: [1, R] int64`.
+    """
 
     request: str
     prompt_token_ids: list[int] | None
@@ -125,9 +54,9 @@ class DumpedRequest:
     prefix_len: int | None
     count: int | None
     greedy: bool | None
-    tree: DumpedTree | None
-    draws: list[int] | None
-    path: DumpedPath | None
+    tree: TreeBatch | None
+    draws: torch.Tensor | None
+    path: AcceptedPaths | None
     caches: list[DumpedCache]
 
     @property
@@ -137,7 +66,13 @@ class DumpedRequest:
             return None
         return [*self.prompt_token_ids, *self.output_token_ids]
 
-    def finding(self, invariant: str, rows: list[int], detail: str) -> Finding:
+    @property
+    def accepted(self) -> list[int] | None:
+        """The accepted rows, root first, as far as there are that many."""
+        path = self.path
+        return None if path is None else path.rows[0, : int(path.length) + 1].tolist()
+
+    def finding(self, invariant: str, rows: Sequence[int], detail: str) -> Finding:
         return Finding(invariant, self.request, tuple(rows), detail)
 
 
@@ -176,48 +111,47 @@ def read_dump(path: str | Path) -> Dump:
 
 
 def _request(record: Mapping[str, Any]) -> DumpedRequest:
-    known = {name: record[name] for name in _AS_WRITTEN}
-    return DumpedRequest(
-        **known,
-        tree=None if record["tree"] is None else _tree(record["tree"]),
-        path=None if record["path"] is None else _path(record["path"]),
-        caches=[DumpedCache(**cache) for cache in record["caches"]],
+    tree, draws, path = (record[name] for name in ("tree", "draws", "path"))
+    known = {field.name: record[field.name] for field in fields(DumpedRequest)}
+    known |= {
+        "tree": None if tree is None else _tree(tree),
+        "draws": None if draws is None else _integers(draws),
+        "path": None if path is None else _path(path),
+        "caches": [DumpedCache(**cache) for cache in record["caches"]],
+    }
+    return DumpedRequest(**known)
+
+
+def _tree(record: Mapping[str, Any]) -> TreeBatch:
+    tree = TreeBatch(
+        **{name: _integers(record[name]) for name in ("tokens", "parent", "depth")},
+        valid=torch.tensor([record["valid"]], dtype=torch.bool),
+        visible=torch.tensor([[[seen == "1" for seen in row] for row in record["visible"]]]),
+        score=torch.tensor([[float(score) for score in record["score"]]]),
+        max_depth=record["max_depth"],
     )
-
-
-_AS_WRITTEN = (
-    "request",
-    "prompt_token_ids",
-    "output_token_ids",
-    "scheduled_token_ids",
-    "prefix_len",
-    "count",
-    "greedy",
-    "draws",
-)
-
-
-def _tree(record: Mapping[str, Any]) -> DumpedTree:
-    tree = DumpedTree(
-        **{name: record[name] for name in ("tokens", "parent", "depth", "valid", "max_depth")},
-        score=[float(score) for score in record["score"]],
-        visible=[[seen == "1" for seen in row] for row in record["visible"]],
-    )
-    lengths = {len(column) for column in (tree.parent, tree.depth, tree.valid, tree.score)}
-    lengths |= {len(tree.visible), *map(len, tree.visible)}
-    if lengths != {tree.rows}:
+    rows = tree.tokens.shape
+    columns = (tree.parent, tree.depth, tree.valid, tree.score)
+    if {column.shape for column in columns} != {rows} or tree.visible.shape != (*rows, rows[1]):
         raise ValueError(f"a tree of {tree.rows} tokens has another number of rows elsewhere")
-    if {type(value) for value in (*tree.tokens, *tree.parent, *tree.depth)} != {int}:
-        raise ValueError("a tree's tokens, parents and depths are not whole numbers")
-    tree.batch()
     return tree
 
 
-def _path(record: Mapping[str, Any]) -> DumpedPath:
-    path = DumpedPath(**record)
-    if {type(value) for value in (*path.rows, *path.output, path.length)} != {int}:
-        raise ValueError("a path's rows, length and output are not whole numbers")
+def _path(record: Mapping[str, Any]) -> AcceptedPaths:
+    path = AcceptedPaths(
+        _integers(record["rows"]), _integers([record["length"]])[0], _integers(record["output"])
+    )
+    if path.rows.shape != path.output.shape:
+        raise ValueError("a path has another number of rows than of tokens")
     return path
+
+
+def _integers(values: Sequence[int]) -> torch.Tensor:
+    """`[1, n] int64`."""
+    row = np.array([values])
+    if row.dtype != np.int64:
+        raise ValueError(f"{values} are not whole numbers")
+    return torch.from_numpy(row)
 
 
 def _no_dump(path: Path, problem: str) -> ValueError:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of the engine as the lines of `steps.jsonl`."""
+"""A step of the engine as the lines of `steps.jsonl`, a request as its line in `requests.jsonl`."""
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
@@ -15,8 +16,12 @@ from vllm_eagle_pangu.tracing.schema import SCHEMA
 class StepEntry(NamedTuple):
     """What the engine hands over of a step of T trees: references, nothing computed.
 
-    `requests: [T]` ids; `prefix_len: [T]` committed tokens; `shapes: [T]`, as drafted.
-    `stage_us`: microseconds by stage, of the whole batch.
+    `time_us`: of the writer's `now_us`. `batch_size`: requests in the step, with and without a
+    tree. `requests: [T]` ids; `prefix_len: [T]` committed tokens before each root; `shapes: [T]`,
+    as drafted. `stage_us`: microseconds by stage, of the whole batch, each name ending in `_us`.
+
+    Everything is kept by reference until it is written: nothing handed over may be written to
+    afterwards, and tensors are on the CPU.
     """
 
     time_us: int
@@ -65,6 +70,33 @@ def step_lines(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[StepL
             f'"emitted":{_integers(output[tree][:emitted])},"stage_us":{stage_us}}}\n'
         )
         yield StepLine(request, rows - 1, emitted - 1, text.encode())
+
+
+@dataclass
+class RequestTotals:
+    """Steps that verified a tree of a request, nodes verified in them, nodes accepted."""
+
+    started_us: int
+    steps: int = 0
+    nodes: int = 0
+    accepted: int = 0
+
+    def line(self, request: str, prompt_tokens: int, output_tokens: int, ended_us: int) -> bytes:
+        """The request's line."""
+        record = {
+            "schema": SCHEMA,
+            "kind": "request",
+            "request": request,
+            "prompt_tokens": prompt_tokens,
+            "output_tokens": output_tokens,
+            "steps": self.steps,
+            "nodes": self.nodes,
+            "accepted": self.accepted,
+            "tau": round(1 + self.accepted / self.steps, 4) if self.steps else None,
+            "started_us": self.started_us,
+            "ended_us": ended_us,
+        }
+        return compact(record).encode() + b"\n"
 
 
 # One encoder for all: `json.dumps` with separators makes a new one each time.

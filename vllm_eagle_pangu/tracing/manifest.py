@@ -19,8 +19,13 @@ def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
-def create_run_folder(config: TraceConfig) -> Path:
-    """`DIRECTORY/UTC-PID`, new. Raises ValueError where it cannot be made."""
+def start_run(
+    config: TraceConfig, configuration: Mapping[str, Any], seed: int | None, device: str
+) -> tuple[Path, dict[str, Any]]:
+    """`DIRECTORY/UTC-PID`, new, and the manifest of a run that starts now.
+
+    Raises ValueError where the folder cannot be made.
+    """
     run = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%f}Z-{os.getpid()}"
     folder = Path(config.directory) / run
     try:
@@ -32,18 +37,7 @@ def create_run_folder(config: TraceConfig) -> Path:
             f"no folder can be made there ({error})",
             'set "trace_dir" to a folder that this user may write to',
         ) from error
-    return folder
-
-
-def new_manifest(
-    run: str,
-    config: TraceConfig,
-    configuration: Mapping[str, Any],
-    seed: int | None,
-    device: str,
-) -> dict[str, Any]:
-    """The manifest of a run that starts now."""
-    return {
+    return folder, {
         "schema": SCHEMA,
         "kind": "manifest",
         "run": run,

@@ -57,15 +57,16 @@ def _highest(logits: list[torch.Tensor]) -> list[ties.Logits]:
 
 def _path_tokens(request: DumpedRequest) -> tuple[list[int], list[int]]:
     """The prefix and the tokens along the path, as far as it is one; and the path's rows."""
-    tree, path = request.tree, request.path
-    assert tree is not None and path is not None and request.token_ids is not None
+    tree, accepted = request.tree, request.accepted
+    assert tree is not None and accepted is not None and request.token_ids is not None
     rows = [0]
-    for row in path.accepted[1:]:
-        if row not in tree.nodes or tree.parent[row] != rows[-1]:
+    for row in accepted[1:]:
+        is_node = 0 < row < tree.rows and tree.valid[0, row]
+        if not is_node or tree.parent[0, row] != rows[-1]:
             break
         rows.append(row)
     prefix = request.token_ids[: request.prefix_len]
-    return [*prefix, *(tree.tokens[row] for row in rows)], rows
+    return [*prefix, *tree.tokens[0, rows].tolist()], rows
 
 
 def _compare(
@@ -73,7 +74,7 @@ def _compare(
 ) -> Iterator[Finding]:
     assert request.draws is not None
     for row, row_logits in zip(rows, logits, strict=True):
-        drawn, best = request.draws[row], int(row_logits.argmax())
+        drawn, best = int(request.draws[0, row]), int(row_logits.argmax())
         # -1: nothing was drawn there, which the path's own invariants report.
         if drawn in (best, -1):
             continue

@@ -10,20 +10,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vllm_eagle_pangu.core.paths import AcceptedPaths
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.tracing.bounded_lines import BoundedLines
 from vllm_eagle_pangu.tracing.config import TraceConfig
-from vllm_eagle_pangu.tracing.lines import StepEntry, compact, step_lines
-from vllm_eagle_pangu.tracing.manifest import create_run_folder, new_manifest, utc_now, write_json
+from vllm_eagle_pangu.tracing.lines import RequestTotals, StepEntry, step_lines
+from vllm_eagle_pangu.tracing.manifest import start_run, utc_now, write_json
 from vllm_eagle_pangu.tracing.schema import DUMPS, MANIFEST
-from vllm_eagle_pangu.tracing.totals import RequestTotals
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.tracing.dump import FailedStep
@@ -38,16 +35,15 @@ FLUSH_SECONDS = 0.05
 CLOSE_SECONDS = 10.0
 
 
-class _Started(NamedTuple):
-    time_us: int
-    request: str
+class _Work(NamedTuple):
+    """What the writer's thread is to do: `write`, which adds lines of those `requests` wanted.
 
+    `rows`: what it weighs.
+    """
 
-class _Ended(NamedTuple):
-    time_us: int
-    request: str
-    prompt_tokens: int
-    output_tokens: int
+    write: Callable[[], None]
+    requests: Sequence[str]
+    rows: int
 
 
 class TraceWriter:
@@ -69,11 +65,9 @@ class TraceWriter:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.config = config
-        self.folder = create_run_folder(config)
-        run = self.folder.name
-        self.manifest = new_manifest(run, config, configuration or {}, seed, device)
+        self.folder, self.manifest = start_run(config, configuration or {}, seed, device)
         self._lines = BoundedLines(self.folder, config.max_bytes)
-        self._queue: deque[StepEntry | _Started | _Ended] = deque()
+        self._queue: deque[_Work] = deque()
         self._queue_rows, self._flush_seconds = queue_rows, flush_seconds
         # Rows put in, counted by the engine's thread, and taken out, counted by the writer's.
         self._rows_in = self._rows_out = 0
@@ -98,34 +92,14 @@ class TraceWriter:
     def request_started(self, request: str) -> None:
         """Without this call a request starts with its first tree."""
         if self.wants(request):
-            self._put(_Started(self.now_us(), request), ENTRY_ROWS)
+            start = partial(self._totals.__setitem__, request, RequestTotals(self.now_us()))
+            self._put(_Work(start, (), ENTRY_ROWS), 2 * self._queue_rows)
 
-    def step(
-        self,
-        step: int,
-        requests: Sequence[str],
-        tree: TreeBatch,
-        paths: AcceptedPaths,
-        # [T] committed tokens before each root
-        prefix_len: Sequence[int],
-        shapes: Sequence[TreeShape],
-        batch_size: int,
-        stage_us: Mapping[str, float],
-    ) -> None:
-        """Trace a step of T trees, `requests[i]` being the id of tree i; microseconds, no waiting.
-
-        `shapes: [T]`, as drafted; `batch_size`: requests in the step, with and without a
-        tree; `stage_us`: stage times of the whole batch, each name ending in `_us`.
-
-        Everything is kept by reference until it is written: nothing handed over may be written to
-        afterwards, and tensors are on the CPU.
-        """
-        assert tree.tokens.is_cpu and len(requests) == tree.batch_size, tree.tokens.device
-        now = self.now_us()
-        entry = StepEntry(
-            now, step, batch_size, requests, prefix_len, shapes, tree, paths, stage_us
-        )
-        self._put(entry, tree.tokens.numel() + ENTRY_ROWS)
+    def step(self, entry: StepEntry) -> None:
+        """Trace a step; microseconds, no waiting."""
+        rows = entry.tree.tokens.numel() + ENTRY_ROWS
+        work = _Work(partial(self._write_step, entry), entry.requests, rows)
+        self._put(work, self._queue_rows)
 
     def request_ended(
         self,
@@ -139,8 +113,9 @@ class TraceWriter:
         `ended_at`: of `time.perf_counter`, where the end is learnt of later; now by default.
         """
         if self.wants(request):
-            ended = _Ended(self.now_us(ended_at), request, prompt_tokens, output_tokens)
-            self._put(ended, ENTRY_ROWS)
+            ended_us = self.now_us(ended_at)
+            end = partial(self._write_request, request, prompt_tokens, output_tokens, ended_us)
+            self._put(_Work(end, (request,), ENTRY_ROWS), 2 * self._queue_rows)
 
     def dump(self, error: BaseException, failed: "FailedStep") -> Path | None:
         """Write a failure dump into the run folder; see `dump.write_dump`."""
@@ -158,19 +133,13 @@ class TraceWriter:
         self.manifest["ended_at"] = utc_now()
         self._write_manifest()
 
-    def _put(self, entry: StepEntry | _Started | _Ended, rows: int) -> None:
-        # Ends and starts are small and few, and sums need them: they get twice the room.
-        room = self._queue_rows if isinstance(entry, StepEntry) else 2 * self._queue_rows
-        if self._rows_in - self._rows_out + rows > room or self._closing.is_set():
-            self._queue_full += self._lines_of(entry)
+    def _put(self, work: _Work, room: int) -> None:
+        """Ends and starts are small and few, and sums need them: they get twice the room."""
+        if self._rows_in - self._rows_out + work.rows > room or self._closing.is_set():
+            self._queue_full += sum(map(self.wants, work.requests))
             return
-        self._rows_in += rows
-        self._queue.append(entry)
-
-    def _lines_of(self, entry: StepEntry | _Started | _Ended) -> int:
-        if isinstance(entry, StepEntry):
-            return sum(map(self.wants, entry.requests))
-        return int(isinstance(entry, _Ended))
+        self._rows_in += work.rows
+        self._queue.append(work)
 
     def _run(self) -> None:
         closing = False
@@ -181,39 +150,29 @@ class TraceWriter:
 
     def _drain(self) -> None:
         while self._queue:
-            entry = self._queue.popleft()
+            work = self._queue.popleft()
             try:
-                rows = self._write(entry)
+                work.write()
             except Exception:
                 if not self._failed:
                     logger.warning("traces: a step could not be written", exc_info=True)
-                self._failed += self._lines_of(entry)
-                rows = entry.tree.tokens.numel() if isinstance(entry, StepEntry) else 0
-            self._rows_out += rows + ENTRY_ROWS
+                self._failed += sum(map(self.wants, work.requests))
+            self._rows_out += work.rows
         self._lines.flush()
-
-    def _write(self, entry: StepEntry | _Started | _Ended) -> int:
-        """Add the lines of `entry`; returns its tree rows."""
-        if isinstance(entry, StepEntry):
-            self._write_step(entry)
-            return entry.tree.tokens.numel()
-        if isinstance(entry, _Started):
-            self._totals[entry.request] = RequestTotals(entry.time_us)
-            return 0
-        totals = self._totals.pop(entry.request, None) or RequestTotals(entry.time_us)
-        record = totals.record(
-            entry.request, entry.prompt_tokens, entry.output_tokens, entry.time_us
-        )
-        self._lines.add_request(compact(record).encode() + b"\n")
-        return 0
 
     def _write_step(self, entry: StepEntry) -> None:
         for line in step_lines(entry, self.wants):
-            totals = self._totals.get(line.request)
-            if totals is None:
-                totals = self._totals[line.request] = RequestTotals(entry.time_us)
-            totals.add(line.nodes, line.accepted)
-            self._lines.add_step(line.text)
+            totals = self._totals.setdefault(line.request, RequestTotals(entry.time_us))
+            totals.steps += 1
+            totals.nodes += line.nodes
+            totals.accepted += line.accepted
+            self._lines.add("steps", line.text)
+
+    def _write_request(
+        self, request: str, prompt_tokens: int, output_tokens: int, ended_us: int
+    ) -> None:
+        totals = self._totals.pop(request, None) or RequestTotals(ended_us)
+        self._lines.add("requests", totals.line(request, prompt_tokens, output_tokens, ended_us))
 
     def _write_manifest(self) -> None:
         lines = self._lines

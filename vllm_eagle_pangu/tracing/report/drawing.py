@@ -42,8 +42,13 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def canvas(height: float = HEIGHT, panels: int = 1, **subplots: Any) -> Iterator[tuple[Any, Any]]:
+def canvas(
+    name: str, charts: dict[str, str], folder: Path, height: float = HEIGHT, **subplots: Any
+) -> Iterator[tuple[Any, Any]]:
     """A figure in the report's look and its axes.
+
+    What was drawn becomes NAME.png in `folder`, on white, and `charts[name]`, SVG in the page's
+    own ink.
 
     Raises:
         ValueError: matplotlib is not installed.
@@ -55,21 +60,14 @@ def canvas(height: float = HEIGHT, panels: int = 1, **subplots: Any) -> Iterator
         raise refusal(
             "report", "charts", "matplotlib is not installed", "pip install matplotlib"
         ) from error
-    with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        yield figure, figure.subplots(panels, **subplots)
-
-
-def save(figure: Any, name: str, folder: Path) -> str:
-    """Write NAME.png into `folder`, on white. Returns the chart as SVG in the page's own ink."""
-    from matplotlib import rc_context
-
-    figure.savefig(folder / f"{name}.png", dpi=PNG_DPI, facecolor="white")
     # Clip paths are named by a salted hash: the salt keeps the charts of a page apart.
     with rc_context(STYLE | {"svg.hashsalt": name}):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure, figure.subplots(**subplots)
+        figure.savefig(folder / f"{name}.png", dpi=PNG_DPI, facecolor="white")
         drawn = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
     svg = drawn.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    return re.sub(r'<g id="[^"]*">', "<g>", svg)
+    charts[name] = re.sub(r'<g id="[^"]*">', "<g>", svg)

@@ -4,13 +4,13 @@
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from vllm_eagle_pangu.tracing.report import quantities
 from vllm_eagle_pangu.tracing.report.comparison import EXAMPLE, Method
 from vllm_eagle_pangu.tracing.report.recording import Recording
 from vllm_eagle_pangu.tracing.report.statistics import WHOLE_STEP, Statistics
@@ -61,6 +61,30 @@ def render(
     )
 
 
+def grouped(value: float) -> str:
+    """Whole, in groups of three digits."""
+    return f"{value:,.0f}"
+
+
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def microseconds(value: float) -> str:
+    """Three digits, in the unit that reads best."""
+    for unit in ("µs", "ms"):
+        if value < 999.5:
+            return f"{_three_digits(value)} {unit}"
+        value /= 1000
+    return f"{_three_digits(value)} s"
+
+
+def _three_digits(value: float) -> str:
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
 def _environment() -> Environment:
     """Every text is escaped but charts, style and script, which are our own."""
     found = Environment(
@@ -70,7 +94,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for quantity in (quantities.grouped, quantities.percent, quantities.microseconds):
+    for quantity in (grouped, percent, microseconds):
         found.filters[quantity.__name__] = quantity
     found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return found

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorded run, read from its folder and checked."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,16 +46,6 @@ class Step:
     def accepted_nodes(self) -> int:
         """L, the length of the accepted path."""
         return len(self.accepted) - 1
-
-    def probability(self, row: int) -> float:
-        """The drafter's for the path down to a node; NaN where its score is not finite."""
-        score = self.scores[row]
-        return math.exp(min(0.0, score)) if math.isfinite(score) else math.nan
-
-    def probability_given_parent(self, row: int) -> float:
-        """As `probability`, of the node alone."""
-        score = self.scores[row] - self.scores[self.parents[row]]
-        return math.exp(min(0.0, score)) if math.isfinite(score) else math.nan
 
 
 @dataclass(frozen=True)

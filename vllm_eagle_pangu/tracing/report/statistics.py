@@ -3,7 +3,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,29 +39,16 @@ class Share:
 
 @dataclass(frozen=True)
 class Position:
-    """Steps at depth d of the tree.
+    """Steps whose accepted path has a node at depth d of the tree.
 
-    `reached`: whose accepted path has a node at d; `tried`: whose path reached d-1;
-    `offered`: those of `tried` whose last node had children, so that d could be reached at all.
+    `share`: of all; `conditional`: of those whose path reached d-1; `of_offered`: of the latter,
+    those whose last node had children, so that d could be reached at all.
     """
 
     depth: int
-    steps: int
-    tried: int
-    offered: int
-    reached: int
-
-    @property
-    def share(self) -> Share:
-        return Share(self.reached, self.steps)
-
-    @property
-    def conditional(self) -> Share:
-        return Share(self.reached, self.tried)
-
-    @property
-    def of_offered(self) -> Share:
-        return Share(self.reached, self.offered)
+    share: Share
+    conditional: Share
+    of_offered: Share
 
 
 @dataclass(frozen=True)
@@ -142,7 +129,6 @@ def statistics_of(recording: Recording) -> Statistics:
     # Every request of a batch repeats its step's times.
     timings = {step.number: step.stage_us for step in steps}
     batches = {step.number: step.batch_size for step in steps}
-    conditional, cumulative, ranks = _tested_nodes(steps)
     medians: dict[str, Sequence[float]] = {
         "tokens per step": [len(step.emitted) for step in steps],
         "nodes per step": [step.nodes for step in steps],
@@ -157,9 +143,17 @@ def statistics_of(recording: Recording) -> Statistics:
         accepted=sum(step.accepted_nodes for step in steps),
         emitted=dict(sorted(Counter(len(step.emitted) for step in steps).items())),
         positions=_positions(steps),
-        ranks=ranks,
-        conditional=conditional,
-        cumulative=cumulative,
+        ranks=_ranks(steps),
+        # Given the parent, only nodes count whose parent was accepted: no others were tested.
+        conditional=_calibration(
+            (step.scores[row] - step.scores[parent], row in step.accepted)
+            for step in steps
+            for row, parent in _edges(step)
+            if parent in step.accepted
+        ),
+        cumulative=_calibration(
+            (step.scores[row], row in step.accepted) for step in steps for row, _ in _edges(step)
+        ),
         stages=_stages(timings),
         requests=requests,
         medians={name: float(np.median(values)) for name, values in medians.items()},
@@ -190,79 +184,60 @@ def _positions(steps: Sequence[Step]) -> list[Position]:
     deepest = 0
     offered, reached = Counter[int](), Counter[int]()
     for step in steps:
-        depths = depths_of(step.parents)
+        depths = [0]
+        for parent in step.parents[1:]:
+            depths.append(depths[parent] + 1)
         deepest = max(deepest, *depths)
-        has_children = set(step.parents[1:])
-        for depth, row in enumerate(step.accepted, start=1):
-            reached[depth - 1] += 1
-            offered[depth] += row in has_children
+        for depth, row in enumerate(step.accepted):
+            reached[depth] += 1
+            offered[depth + 1] += row in step.parents[1:]
     return [
-        Position(d, len(steps), reached[d - 1], offered[d], reached[d])
+        Position(d, *(Share(reached[d], of) for of in (len(steps), reached[d - 1], offered[d])))
         for d in range(1, deepest + 1)
     ]
 
 
-def depths_of(parents: Sequence[int]) -> list[int]:
-    """Depth of every row, 0 at the root."""
-    depths = [0]
-    for parent in parents[1:]:
-        depths.append(depths[parent] + 1)
-    return depths
+def _edges(step: Step) -> Iterator[tuple[int, int]]:
+    """Every node's row and its parent's."""
+    return enumerate(step.parents[1:], start=1)
 
 
-class _BinCounts:
-    """Counts nodes by probability, in bins of equal width."""
+def _calibration(scored: Iterable[tuple[float, bool]]) -> list[Bin]:
+    """Nodes by log-probability, and whether they were accepted: the bins that are not empty.
 
-    def __init__(self) -> None:
-        self._sums = [0.0] * CALIBRATION_BINS
-        self._totals = [0] * CALIBRATION_BINS
-        self._hits = [0] * CALIBRATION_BINS
-
-    def add(self, probability: float, accepted: bool) -> None:
-        """Leaves out what has no probability."""
-        if math.isnan(probability):
-            return
-        index = min(int(probability * CALIBRATION_BINS), CALIBRATION_BINS - 1)
-        self._sums[index] += probability
-        self._totals[index] += 1
-        self._hits[index] += accepted
-
-    def bins(self) -> list[Bin]:
-        """Those that are not empty."""
-        return [
-            Bin(
-                low=index / CALIBRATION_BINS,
-                high=(index + 1) / CALIBRATION_BINS,
-                mean_probability=self._sums[index] / total,
-                accepted=Share(self._hits[index], total),
-            )
-            for index, total in enumerate(self._totals)
-            if total
-        ]
-
-
-def _tested_nodes(steps: Sequence[Step]) -> tuple[list[Bin], list[Bin], list[Share]]:
-    """Calibration given the parent, calibration of whole paths, and shares by rank.
-
-    Given the parent, only nodes count whose parent is on the accepted path: no others were tested.
+    What is not finite, as only a broken drafter's are, is left out.
     """
-    conditional, cumulative = _BinCounts(), _BinCounts()
-    tested, hit = Counter[int](), Counter[int]()
+    sums = [0.0] * CALIBRATION_BINS
+    totals, hits = Counter[int](), Counter[int]()
+    for score, accepted in scored:
+        if math.isfinite(score):
+            probability = math.exp(min(0.0, score))
+            index = min(int(probability * CALIBRATION_BINS), CALIBRATION_BINS - 1)
+            sums[index] += probability
+            totals[index] += 1
+            hits[index] += accepted
+    return [
+        Bin(
+            low=index / CALIBRATION_BINS,
+            high=(index + 1) / CALIBRATION_BINS,
+            mean_probability=sums[index] / totals[index],
+            accepted=Share(hits[index], totals[index]),
+        )
+        for index in sorted(totals)
+    ]
+
+
+def _ranks(steps: Sequence[Step]) -> list[Share]:
+    """Of the nodes whose parent was accepted, by their place among its children."""
+    tested, hits = Counter[int](), Counter[int]()
     for step in steps:
-        path = set(step.accepted)
-        siblings: dict[int, list[int]] = defaultdict(list)
-        for row in range(1, len(step.tokens)):
-            cumulative.add(step.probability(row), row in path)
-            if step.parents[row] in path:
-                siblings[step.parents[row]].append(row)
-                conditional.add(step.probability_given_parent(row), row in path)
-        for rows in siblings.values():
-            rows.sort(key=lambda row: (-step.scores[row], row))
-            for rank, row in enumerate(rows):
+        for above in step.accepted:
+            children = [row for row, parent in _edges(step) if parent == above]
+            children.sort(key=lambda row: -step.scores[row])
+            for rank, row in enumerate(children):
                 tested[rank] += 1
-                hit[rank] += row in path
-    ranks = [Share(hit[rank], tested[rank]) for rank in sorted(tested)]
-    return conditional.bins(), cumulative.bins(), ranks
+                hits[rank] += row in step.accepted
+    return [Share(hits[rank], tested[rank]) for rank in sorted(tested)]
 
 
 def _stages(timings: dict[int, dict[str, float]]) -> list[Stage]:

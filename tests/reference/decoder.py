@@ -13,7 +13,8 @@ from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.reference.cache import CommittedCache
 from vllm_eagle_pangu.reference.drafter import DraftRow, KeyValue, ReferenceDrafter
 from vllm_eagle_pangu.reference.target import ReferenceTarget
-from vllm_eagle_pangu.reference.tree import Tree, grow
+
+from .tree import Tree, grow
 
 # (logits [V] float32, position of the token to draw) -> token. Noise that depends on nothing but
 # the position makes plain and tree decoding comparable token by token when sampling, too.
