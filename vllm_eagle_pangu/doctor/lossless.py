@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy decoding of the demo pair with trees against without: `python -m ... <device> <P> <T>`.
+"""Greedy decoding of the demo pair with trees against without.
 
-P prompts at once, T tokens each. In float32 all tokens are equal; where a device decodes in
+In float32 all tokens are equal; where a device decodes in
 bfloat16 a token may differ at a near-tie (`vllm_eagle_pangu/ties.py`), judged by the target's
 logits in float32 on the host.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.doctor.child import report
 from vllm_eagle_pangu.doctor.device import CPU
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 from vllm_eagle_pangu.measure.engine import Engine
@@ -138,8 +136,3 @@ def exact_logits(
         kept: list[Any] = [*row.topk(ties.TOP).indices.tolist(), token]
         found.append({each: float(row[each]) for each in kept})
     return found
-
-
-if __name__ == "__main__":
-    device, count, tokens = sys.argv[1:]
-    report(decoded(device, int(count), int(tokens)))

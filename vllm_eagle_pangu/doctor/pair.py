@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a target can verify trees and a head fits it: `python -m ... TARGET HEAD`.
+"""Whether a target can verify trees and a head fits it.
 
 The checks are those of a server's start, so the same refusals speak.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from vllm_eagle_pangu.config import METHOD
-from vllm_eagle_pangu.doctor.child import reason, report
-from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
+from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding, reason
 
 
 def check(target: str, head: str) -> Iterator[Finding]:
@@ -46,7 +44,3 @@ def _check_head(arguments: Any) -> str:
     config = arguments.create_engine_config()
     draft = config.speculative_config.draft_model_config
     return f"{draft.model} ({draft.architectures[0]}) fits it"
-
-
-if __name__ == "__main__":
-    report(check(*sys.argv[1:]))
