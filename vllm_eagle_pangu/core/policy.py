@@ -32,7 +32,10 @@ class StepReport:
 
 
 class TreePolicy(Protocol):
-    """Chooses shapes, none larger than the engine's configured one."""
+    """Chooses shapes, none larger than the engine's configured one.
+
+    A subclass has to `plan`; what else it does not say, drafts and verifies them whole.
+    """
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """A shape for each of the requests that can be drafted for; None for no tree."""
@@ -43,19 +46,19 @@ class TreePolicy(Protocol):
 
         `score: [B, W] float32`: cumulative log-probabilities of the nodes that would have children.
         """
-        ...
+        return True
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """What the next step verifies of the trees that were drafted, beside `batch` roots."""
-        ...
+        return trees
 
     def observe(self, report: StepReport) -> None:
         """Told at the end of every step."""
-        ...
+        return
 
 
 @dataclass(frozen=True)
-class FixedShape:
+class FixedShape(TreePolicy):
     """The same shape for every request of every step."""
 
     tree: TreeShape
@@ -63,14 +66,3 @@ class FixedShape:
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""
         return [self.tree] * len(requests)
-
-    def deepen(self, level: int, score: torch.Tensor) -> bool:
-        """See `TreePolicy`: always."""
-        return True
-
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
-        """See `TreePolicy`: all of it."""
-        return trees
-
-    def observe(self, report: StepReport) -> None:
-        """See `TreePolicy`."""

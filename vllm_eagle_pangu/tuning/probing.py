@@ -14,12 +14,10 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import torch
 
-from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.measure.engine import Engine, now_ms
 from vllm_eagle_pangu.measure.prompts import pieces
 from vllm_eagle_pangu.step.grow import Drafted
@@ -102,9 +100,8 @@ def probe(
     raise AssertionError("unreachable")
 
 
-class _Probe(Observer):
-    """A `TreePolicy`, too: has every step draft `probes.next_shape()`, and keeps the times of full
-    batches.
+class _Probe(Observer, TreePolicy):
+    """Has every step draft `probes.next_shape()`, and keeps the times of full batches.
 
     A step's time from the end of one drafting to the beginning of the next one is the verifier's.
     """
@@ -120,17 +117,6 @@ class _Probe(Observer):
         """See `TreePolicy`."""
         return [self.shape] * len(requests)
 
-    def deepen(self, level: int, score: torch.Tensor) -> bool:
-        """See `TreePolicy`."""
-        return True
-
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
-        """See `TreePolicy`."""
-        return trees
-
-    def observe(self, report: StepReport) -> None:
-        """See `TreePolicy`."""
-
     def found(self, result: Any) -> None:
         """See `Observer`."""
         if isinstance(result, Placed):
@@ -140,21 +126,16 @@ class _Probe(Observer):
 
     def entered(self, stage: Stage) -> None:
         """See `Observer`."""
+        shape, probes = self.shape, self.probes
         if stage == "extend":
-            self._drafting_begins()
+            self.begin, self.drafted = now_ms(), 0
+            if self.is_full and shape is not None:
+                probes.verify_ms[shape.nodes].append(self.begin - self.end)
+            self.shape = probes.next_shape()
         elif stage == "other" and self.begin > self.end:
-            self._drafting_ended()
-
-    def _drafting_begins(self) -> None:
-        self.begin, self.drafted = now_ms(), 0
-        if self.is_full and self.shape is not None:
-            self.probes.verify_ms[self.shape.nodes].append(self.begin - self.end)
-        self.shape = self.probes.next_shape()
-
-    def _drafting_ended(self) -> None:
-        self.end, shape = now_ms(), self.shape
-        if self.is_full and shape is not None and self.drafted == self.probes.batch_size:
-            self.probes.draft_ms[shape.width, shape.depth].append(self.end - self.begin)
+            self.end = now_ms()
+            if self.is_full and shape is not None and self.drafted == probes.batch_size:
+                probes.draft_ms[shape.width, shape.depth].append(self.end - self.begin)
 
 
 def _all_verified(placed: Placed, shape: TreeShape | None, batch_size: int) -> bool:
