@@ -96,8 +96,8 @@ def on_one_case(*ops: str) -> Iterator[Finding]:
     device = CPU if device == CUDA and not torch.cuda.is_available() else device
     for op in ops:
         implementation = chosen(op, device)
-        cases = [case for case in _cases(op, implementation) if case.name == OPS[op]]
-        failing = _failing(op, implementation, device, cases)
+        (case,) = (case for case in _cases(op, implementation) if case.name == OPS[op])
+        failing = _failing(op, implementation, device, [case])
         for text in failing.values():
             yield Finding(op, WRONG, f"{implementation} {text}")
         if not failing:
