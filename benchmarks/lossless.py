@@ -13,12 +13,11 @@ import argparse
 import sys
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from engines import SHAPES, by_length, chats, engine, save
 
-from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.demo import pair
+from vllm_eagle_pangu.measure.lossless import drawn, judged, prefilled
 from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
@@ -43,8 +42,8 @@ def main() -> int:
     lengths = sorted(map(len, prompts))
     print(f"{len(prompts)} prompts of {lengths[0]} to {lengths[-1]} tokens, {args.dtype}")
     whole = {"max_tokens": args.tokens, "ignore_eos": True}
-    with start(PLAIN, dtype=args.dtype) as llm:
-        plain = llm.generate(prompts, **whole)
+    with start(PLAIN, dtype=args.dtype, logprobs_mode="raw_logits") as llm:
+        plain, low = drawn(llm, prompts, args.tokens)
 
     rows, differing = [], []
     for name in args.shapes:
@@ -57,54 +56,29 @@ def main() -> int:
             same = f"{rows[-1]['identical']}/{len(prompts)} identical"
             print(f"{name:>8} {SHAPES[name]} batch {batch:>2}: {same}", flush=True)
 
-    rounding, judged = _judged(args, start, prompts, plain, differing)
-    wrong = [one for one in judged if one["wrong"] is not None]
-    for one in judged:
+    with start(PLAIN, dtype="float32", logprobs_mode="raw_logits") as llm:
+        outputs = [(index, output) for _, _, index, output in differing]
+        rounding, judgements = judged(partial(prefilled, llm), prompts, plain, low, outputs)
+    differences = [
+        {
+            **{"shape": shape, "batch": batch, "prompt": index, "position": one.position},
+            **{"gap": one.gaps[one.position], "largest_gap": max(one.gaps), "wrong": one.wrong},
+        }
+        for (shape, batch, index, _), one in zip(differing, judgements, strict=True)
+    ]
+    wrong = [one for one in differences if one["wrong"] is not None]
+    for one in differences:
         print(
             f"  {one['shape']} batch {one['batch']} prompt {one['prompt']} "
             f"token {one['position']}: gap {one['gap']:.4f}, of all tokens {one['largest_gap']:.4f}"
         )
     print(f"Rounding: {rounding}.")
-    print(f"{len(judged)} outputs differ, {len(wrong)} of them by more than rounding")
-    results = {"rows": rows, "rounding": vars(rounding), "differences": judged, "prompts": lengths}
+    print(f"{len(differences)} outputs differ, {len(wrong)} of them by more than rounding")
+    results = {"rows": rows, "rounding": vars(rounding), "differences": differences}
+    results["prompts"] = lengths
     name = "lossless" if args.pair == pair.DEMO else f"lossless-{args.pair}"
     print(save(f"{name}-{args.dtype}", results))
-    return 1 if wrong or (judged and args.dtype == "float32") else 0
-
-
-def _judged(
-    args: Any, start: Any, prompts: Any, plain: Any, differing: Any
-) -> tuple[ties.Rounding, list[dict[str, Any]]]:
-    """The target's own rounding, and every differing output judged by it."""
-    low: list[ties.Logits] = []
-
-    def logits(prompts: list[list[int]], outputs: list[list[int]]) -> list[list[ties.Logits]]:
-        contexts = [prompt + output for prompt, output in zip(prompts, outputs, strict=True)]
-        answers = llm.answers(contexts, max_tokens=1, prompt_logprobs=ties.TOP)
-        rows = [a.prompt_logprobs[len(p) :] for a, p in zip(answers, prompts, strict=True)]
-        return [[_values(row) for row in output] for output in rows]
-
-    whole = {"max_tokens": args.tokens, "ignore_eos": True}
-    with start(PLAIN, dtype=args.dtype, logprobs_mode="raw_logits") as llm:
-        answers = llm.answers(prompts, logprobs=ties.TOP, **whole)
-        low += [_values(row) for a in answers for row in a.outputs[0].logprobs]
-        outputs = [list(a.outputs[0].token_ids) for a in answers]
-        low += chain.from_iterable(logits(prompts, outputs))
-    with start(PLAIN, dtype="float32", logprobs_mode="raw_logits") as llm:
-        exact = list(chain.from_iterable(logits(prompts, outputs)))
-        rounding = ties.rounding(zip(low, exact + exact, strict=True))
-        rows = logits([prompts[index] for _, _, index, _ in differing], [d[-1] for d in differing])
-    found = []
-    for (shape, batch, index, output), its_rows in zip(differing, rows, strict=True):
-        judged = ties.judge(plain[index], output, its_rows, rounding.bound)
-        gaps = {"gap": judged.gaps[judged.position], "largest_gap": max(judged.gaps)}
-        where = {"shape": shape, "batch": batch, "prompt": index, "position": judged.position}
-        found.append({**where, **gaps, "wrong": judged.wrong})
-    return rounding, found
-
-
-def _values(row: Any) -> ties.Logits:
-    return {token: entry.logprob for token, entry in row.items()}
+    return 1 if wrong or (differences and args.dtype == "float32") else 0
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 from vllm_eagle_pangu.measure.files import markdown
 from vllm_eagle_pangu.measure.method import of_shape
-from vllm_eagle_pangu.tuning.cost import never_falling
+from vllm_eagle_pangu.tuning.probing import never_falling
 from vllm_eagle_pangu.tuning.recording import GrowOnly
 
 SHAPE = TreeShape(4, 5, 16)

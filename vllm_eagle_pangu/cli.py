@@ -2,36 +2,11 @@
 """The `eagle-pangu` command. Subcommands import what they need, so `demo paths` stays instant."""
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from vllm_eagle_pangu import __version__
-
-
-def demo(arguments: argparse.Namespace) -> int:
-    from vllm_eagle_pangu.demo import run
-
-    return run.run(arguments)
-
-
-def demo_paths(arguments: argparse.Namespace) -> int:
-    from vllm_eagle_pangu.demo import pair
-
-    found = pair.find(arguments.pair)
-    print(json.dumps({"target": str(found.target), "draft": str(found.draft)}))
-    return 0
-
-
-def command_of(module: str) -> Callable[[argparse.Namespace], int]:
-    """A subcommand that lives in `vllm_eagle_pangu.<module>`, imported when it runs."""
-
-    def handler(arguments: argparse.Namespace) -> int:
-        return import_module(f"vllm_eagle_pangu.{module}").run(arguments)
-
-    return handler
-
 
 # Name, module with `add_arguments(parser)` and `run(arguments)`, what it does.
 COMMANDS = (
@@ -43,6 +18,7 @@ COMMANDS = (
     ("tune", "tuning.command", "find the fastest configuration on this machine"),
     ("report", "tracing.report.command", "an HTML page of a traced run"),
     ("replay", "tracing.command", "say which invariant broke in a failure dump"),
+    ("demo", "demo.options", "serve the demo pair, compare with plain decoding"),
 )
 
 
@@ -56,19 +32,10 @@ def parser(chosen: str) -> argparse.ArgumentParser:
 
     for name, module, purpose in COMMANDS:
         command = commands.add_parser(name, help=purpose)
-        command.set_defaults(handler=command_of(module))
         if chosen == name:
-            import_module(f"vllm_eagle_pangu.{module}").add_arguments(command)
-
-    showing = commands.add_parser("demo", help="serve the demo pair, compare with plain decoding")
-    showing.set_defaults(handler=demo)
-    if chosen == "demo":
-        from vllm_eagle_pangu.demo import options
-
-        options.add_arguments(showing)
-        actions = showing.add_subparsers(dest="action", metavar="[paths]")
-        paths = actions.add_parser("paths", help="print the folders of the pair as JSON")
-        paths.set_defaults(handler=demo_paths)
+            subcommand = import_module(f"vllm_eagle_pangu.{module}")
+            subcommand.add_arguments(command)
+            command.set_defaults(handler=subcommand.run)
     return top
 
 

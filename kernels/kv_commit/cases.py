@@ -65,6 +65,17 @@ PAGES_CASES = (
 )
 
 
+def writes(implementation: str, case: PagesCase) -> bool:
+    """Whether `commit_pages` of that name is made for such pages.
+
+    The CPU's are never scaled, the GPU's no tiles, and an NPU copies plain blocks of 16 elements.
+    """
+    if implementation.startswith("npu"):
+        half = case.page_dtype in (torch.float16, torch.bfloat16)
+        return half and case.layout == "NHD" and not case.scaled and case.head_size % 16 == 0
+    return {"cpp": not case.scaled, "triton": case.layout != "amx"}.get(implementation, True)
+
+
 def make_page_inputs(case: PagesCase, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
     """Keyword arguments of `commit_pages`; rows without a slot are NaN, pages hold a pattern."""
     generator = torch.Generator().manual_seed(seed)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.doctor import ops, pair, quick, versions
+from vllm_eagle_pangu.doctor import ladder, ops, pair, versions
 from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG
 from vllm_eagle_pangu.kernels import tree_build
@@ -207,7 +207,7 @@ def test_doctor_names_all_traps_at_once_and_checks_the_rest(
 
 
 def test_a_check_that_dies_is_reported_and_ends_nothing():
-    (found,) = findings_of("the pair", "pair", str(TARGET))
+    (found,) = findings_of("the pair", "pair.check", str(TARGET))
     assert (found.name, found.state) == ("the pair", WRONG)
     assert "not checked: TypeError" in found.text
 
@@ -216,10 +216,10 @@ def test_a_check_that_raises_keeps_no_other_from_running(monkeypatch):
     def broken():
         raise OSError("no such thing")
 
-    monkeypatch.setattr(quick.traps, "CHECKS", (broken, quick.traps.one_process))
-    monkeypatch.setattr(quick, "findings_of", lambda *words: iter(()))
-    monkeypatch.setattr(quick, "ops", lambda: iter(()))
-    lines = [finding.line() for finding in quick.examine([])]
+    monkeypatch.setattr(ladder.traps, "CHECKS", (broken, ladder.traps.one_process))
+    for run in ("findings_of", "findings_of_each"):
+        monkeypatch.setattr(ladder, run, lambda *words: iter(()))
+    lines = [finding.line() for finding in ladder.quick([])]
     assert "not checked: OSError: no such thing" in lines[-2]
     assert "processes" in lines[-1]
 
@@ -262,15 +262,16 @@ def test_an_op_that_differs_from_its_reference_is_named(monkeypatch):
         return tree_build.tree_build(root_tokens + 1, *inputs, implementation="reference")
 
     monkeypatch.setitem(tree_build._OP._functions, "cpp", wrong)
-    found = ops.check("tree_build")
-    assert found.state == WRONG
-    assert "cpp differs from the reference" in found.text
-    assert ops.check("tree_expand").state == OK
+    wrong_one, other = ops.on_one_case("tree_build", "tree_expand")
+    assert wrong_one.state == WRONG
+    assert "cpp differs from the reference" in wrong_one.text
+    assert other.state == OK
 
 
 def test_ops_without_a_compiler_say_so(run_python, tmp_path):
-    words = ("-m", "vllm_eagle_pangu.doctor.ops", "tree_build", "tree_accept")
-    done = run_python(*words, PATH="", EAGLE_PANGU_CACHE_DIR=str(tmp_path))
+    words = ("-m", "vllm_eagle_pangu.doctor.child", "ops.on_one_case")
+    names = '["tree_build", "tree_accept"]'
+    done = run_python(*words, names, PATH="", EAGLE_PANGU_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("g++ is not on PATH") == 2
     program = "from vllm_eagle_pangu.doctor import machine; print(machine.compiler().line())"

@@ -16,11 +16,9 @@ from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.doctor import (
     command,
     device,
-    kernels,
     ladder,
     lossless,
-    present,
-    quick,
+    ops,
     report,
 )
 from vllm_eagle_pangu.doctor.child import findings_of
@@ -54,7 +52,7 @@ def test_the_ladder_on_cpu_finds_nothing_wrong_and_reports_it(run_python, tmp_pa
     found = json.loads(out.with_suffix(".json").read_text())
     states = {finding["name"]: finding["state"] for finding in found["findings"]}
     assert set(states.values()) == {OK}
-    assert set(states) >= {*kernels.names("cpu"), "lossless", "E1 plain", "E1 chain-6"}
+    assert set(states) >= {*ops.names("cpu"), "lossless", "E1 plain", "E1 chain-6"}
     assert [name for name in states if name.startswith("E1 tree")]
     for text in (out.read_text(), out.with_suffix(".json").read_text()):
         assert "1 of 1 prompts x 8 tokens identical in float32" in text
@@ -102,8 +100,8 @@ def test_a_broken_kernel_is_named_and_the_others_are_still_checked(monkeypatch):
     def wrong(root_tokens, *inputs):
         return tree_build.tree_build(root_tokens + 1, *inputs, implementation="reference")
 
-    def here(names, module, device):
-        return kernels.checked(device, *names)
+    def here(names, check, device):
+        return ops.on_all_cases(device, *names)
 
     monkeypatch.setitem(tree_build._OP._functions, "cpp", wrong)
     monkeypatch.setattr(ladder, "findings_of_each", here)
@@ -114,7 +112,7 @@ def test_a_broken_kernel_is_named_and_the_others_are_still_checked(monkeypatch):
     assert broken.text.startswith("13 of 13 cases fail (one_node, ")
     assert "differs from the reference" in broken.text
     assert steps.pop("on top").text == "not run: needs kernels"
-    assert set(steps) == {*kernels.names("cpu"), "lossless"} - {"tree_build cpp"}
+    assert set(steps) == {*ops.names("cpu"), "lossless"} - {"tree_build cpp"}
     assert {finding.state for finding in steps.values()} == {OK}
 
 
@@ -123,7 +121,7 @@ def _needing(name: str) -> list[Rung]:
 
 
 def test_without_an_npu_its_ladder_says_what_it_lacks(monkeypatch):
-    monkeypatch.setattr(quick, "machine", lambda: iter(()))
+    monkeypatch.setattr(ladder, "here", lambda: iter(()))
     steps = found(ladder.rungs("npu", [], 1, 1))
     assert steps["torch_npu"].state == WRONG
     assert steps["CANN"].mend.startswith("source ")
@@ -207,12 +205,12 @@ def test_the_implementations_are_those_of_the_workers():
 
 
 def test_an_ascendc_op_that_cann_has_is_named(monkeypatch, tmp_path):
-    assert "none of draft_batch, kv_commit, tree_accept, tree_build" in present.ascendc().text
+    assert "none of draft_batch, kv_commit, tree_accept, tree_build" in ops.ascendc().text
     header = tmp_path / "op_api" / "include" / "aclnn_tree_build.h"
     header.parent.mkdir(parents=True)
     header.touch()
     monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", f"/nowhere:{tmp_path}:")
-    assert "tree_build of" in present.ascendc().text
+    assert "tree_build of" in ops.ascendc().text
 
 
 # ---- the report ----
@@ -253,7 +251,7 @@ def test_the_report_is_not_its_own_json(capsys, tmp_path):
 
 
 def test_the_log_of_a_process_that_died_is_in_the_report(tmp_path):
-    (died,) = findings_of("the pair", "pair")
+    (died,) = findings_of("the pair", "pair.check")
     assert "TypeError" in died.log.splitlines()[-1]
     report.write([("pair", died)], "cpu", tmp_path / "out" / "r.md")
     page = (tmp_path / "out" / "r.md").read_text()

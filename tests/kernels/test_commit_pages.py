@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.kernels.kv_commit import CommitLayers, commit_pages
-from vllm_eagle_pangu.kernels.kv_commit.cases import PAGES_CASES, PagesCase, make_page_inputs
+from vllm_eagle_pangu.kernels.kv_commit.cases import (
+    PAGES_CASES,
+    PagesCase,
+    make_page_inputs,
+    writes,
+)
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 from .chosen import IMPLEMENTATION
-
-
-def held(implementation: str, case: PagesCase) -> bool:
-    """Whether it writes such pages: the GPU's are no tiles, the CPU's are never scaled."""
-    return case.layout != "amx" if implementation == "triton" else not case.scaled
 
 
 def committed(case: PagesCase, seed: int, implementation: str) -> list[torch.Tensor]:
@@ -82,7 +82,7 @@ def random_case(draw: random.Random) -> PagesCase:
 @pytest.mark.parametrize("case", PAGES_CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("implementation", ["reference", IMPLEMENTATION])
 def test_a_case_is_committed_as_by_hand(case, implementation):
-    if implementation != "reference" and not held(implementation, case):
+    if implementation != "reference" and not writes(implementation, case):
         pytest.skip("never met there")
     for got, expected in zip(committed(case, 0, implementation), by_hand(case, 0), strict=True):
         assert torch.equal(got, expected)
@@ -94,7 +94,7 @@ def test_random_layers_are_committed_as_by_hand():
         case = random_case(draw)
         # The loop by hand is slow.
         expected = committed(case, seed, "reference") if seed % 10 else by_hand(case, seed)
-        implementation = IMPLEMENTATION if held(IMPLEMENTATION, case) else "reference"
+        implementation = IMPLEMENTATION if writes(IMPLEMENTATION, case) else "reference"
         for got, bytes_ in zip(committed(case, seed, implementation), expected, strict=True):
             assert torch.equal(got, bytes_), case
 

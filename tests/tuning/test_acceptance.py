@@ -8,7 +8,7 @@ import torch
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
-from vllm_eagle_pangu.tuning.acceptance import NEVER, Growth, Recording, step_lengths
+from vllm_eagle_pangu.tuning.recording import NEVER, Growth, Recording, step_lengths
 
 WIDTH, DEPTH = 3, 4
 CAPACITY = WIDTH + (DEPTH - 1) * WIDTH * WIDTH

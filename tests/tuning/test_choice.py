@@ -9,15 +9,13 @@ import pytest
 from vllm_eagle_pangu.config import TreeConfig
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 from vllm_eagle_pangu.measure.method import PLAIN, chain, of_shape
-from vllm_eagle_pangu.tuning import grid, sweep
-from vllm_eagle_pangu.tuning.choice import Choice, mean_ratio, verdict
-from vllm_eagle_pangu.tuning.cost import StepCost, never_falling
+from vllm_eagle_pangu.tuning import choice, grid
+from vllm_eagle_pangu.tuning.choice import Choice, Sweep, mean_ratio, verdict
 from vllm_eagle_pangu.tuning.prediction import Prediction, finalists
-from vllm_eagle_pangu.tuning.probing import Probes
+from vllm_eagle_pangu.tuning.probing import Probes, StepCost, never_falling
 from vllm_eagle_pangu.tuning.race import Times
 from vllm_eagle_pangu.tuning.report import write
 from vllm_eagle_pangu.tuning.settings import Settings
-from vllm_eagle_pangu.tuning.sweep import Sweep
 from vllm_eagle_pangu.tuning.tune import Outcome
 
 NARROW, WIDE = of_shape(TreeShape(2, 3, 6)), of_shape(TreeShape(4, 5, 16))
@@ -118,10 +116,10 @@ def test_the_fastest_at_each_batch_size_and_the_fastest_over_all():
         1: {PLAIN: times(100), NARROW: times(150), WIDE: times(200)},
         16: {PLAIN: times(1000), NARROW: times(1400), WIDE: times(800)},
     }
-    choice = Choice.of(raced)
-    assert choice.best == {1: WIDE, 16: NARROW} and choice.overall == NARROW
+    chosen = Choice.of(raced)
+    assert chosen.best == {1: WIDE, 16: NARROW} and chosen.overall == NARROW
     assert mean_ratio(raced, NARROW) == pytest.approx((1.5 * 1.4) ** 0.5)
-    first, second = verdict(raced, choice)
+    first, second = verdict(raced, chosen)
     assert first == "A tree is fastest at batch 1, 16: tree W=2 D=3 M=6, 1.45 x plain."
     assert second == "At batch 1 alone, tree W=4 D=5 M=16 is 1.33 x as fast as that."
 
@@ -154,8 +152,8 @@ def test_a_sweep_judges_the_choice_by_its_leaders_run_again(monkeypatch):
         groups.append(list(methods))
         return {method: times((again if options else rates)[method]) for method in methods}
 
-    monkeypatch.setattr(sweep, "race", raced)
-    found = sweep.sweep(TwoAtATime(), NARROW, list(rates), [], 1, lambda line: None)
+    monkeypatch.setattr(choice, "race", raced)
+    found = choice.sweep(TwoAtATime(), NARROW, list(rates), [], 1, lambda line: None)
     assert groups[:-1] == [[NARROW, m] for m in rates if m != NARROW]
     assert groups[-1] == [NARROW, WIDE, chain(3), chain(2)]
     assert found.relative[WIDE] == 1.08 and found.reached == pytest.approx(1 / 1.04)
@@ -168,10 +166,10 @@ class TwoAtATime:
 
 def test_every_method_of_the_sweep_can_be_run_at_its_batch_size():
     for batch in (1, 4, 16, 64):
-        names = sweep.candidates(batch, "cpu")
+        names = choice.candidates(batch, "cpu")
         assert PLAIN in names and chain(1) in names
         assert all(m.shape is None or m.shape.nodes * batch < 256 for m in names)
-    assert len(sweep.candidates(1, "cpu")) == 24
+    assert len(choice.candidates(1, "cpu")) == 24
 
 
 def test_files_hold_the_configuration_the_table_and_the_provenance(tmp_path):

@@ -12,8 +12,7 @@ from vllm_eagle_pangu.measure.prompts import pieces, read_texts, spread
 from vllm_eagle_pangu.tuning import command
 from vllm_eagle_pangu.tuning.command import add_arguments, run
 from vllm_eagle_pangu.tuning.engines import environment
-from vllm_eagle_pangu.tuning.prompts import MAX_PROMPTS, encode
-from vllm_eagle_pangu.tuning.settings import Settings
+from vllm_eagle_pangu.tuning.settings import MAX_PROMPTS, Settings, encode
 
 PARTS = ["--model", "T", "--head", "H"]
 

@@ -11,13 +11,11 @@ pytest.importorskip("vllm")
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.measure.method import PLAIN, chain, of_shape
 from vllm_eagle_pangu.models.registration import register_models
-from vllm_eagle_pangu.tuning import grid, prediction, probing
-from vllm_eagle_pangu.tuning.acceptance import step_lengths
+from vllm_eagle_pangu.tuning import grid, prediction, probing, race
 from vllm_eagle_pangu.tuning.command import measure
 from vllm_eagle_pangu.tuning.engines import Engines
 from vllm_eagle_pangu.tuning.probing import Probes, probe
-from vllm_eagle_pangu.tuning.race import race
-from vllm_eagle_pangu.tuning.recording import record
+from vllm_eagle_pangu.tuning.recording import record, step_lengths
 from vllm_eagle_pangu.tuning.settings import Settings
 
 pytestmark = pytest.mark.engine
@@ -83,7 +81,8 @@ class Remembered:
         return self.seen[-1]
 
 
-def test_probing_changes_shapes_step_by_step_and_no_token(engines):
+def test_probing_changes_shapes_step_by_step_and_no_token(engines, monkeypatch):
+    monkeypatch.setattr(probing, "SECONDS", 1.0)
     budgets = (1, 2, 4, 8)
     greedy = {"temperature": 0.0, "max_tokens": TOKENS}
     widest = of_shape(grid.largest(max(budgets))).speculative_config(engines.settings.head)
@@ -91,7 +90,7 @@ def test_probing_changes_shapes_step_by_step_and_no_token(engines):
         before = engine.generate(PROMPTS, **greedy)
         empty = Probes.empty(2, (1, 3, 8), (2, 5), budgets)
         remembered = Remembered(engine)
-        probes = probe(remembered, PROMPTS, empty, TOKENS, 0.0, seconds=1.0)
+        probes = probe(remembered, PROMPTS, empty, TOKENS, 0.0)
         assert engine.generate(PROMPTS, **greedy) == before
     assert remembered.seen[1] == before, "the first full call while shapes change"
     assert all(map(len, probes.draft_ms.values())) and all(map(len, probes.verify_ms.values()))
@@ -112,7 +111,9 @@ def test_a_race_runs_every_method_and_leaves_out_a_chain_that_vllm_does_not_star
     monkeypatch.setattr(Engines, "open", open_or_not)
     methods = [PLAIN, chain(3), chain(7), of_shape(TreeShape(2, 3, 6))]
     # As long as it takes: on a busy machine the budget would end after a piece.
-    times = race(engines, methods, PROMPTS, 1, said.append, seconds=3600.0, rounds=2)
+    monkeypatch.setattr(race, "SECONDS", 3600.0)
+    monkeypatch.setattr(race, "ROUNDS", 2)
+    times = race.race(engines, methods, PROMPTS, 1, said.append)
     assert list(times) == [PLAIN, chain(3), of_shape(TreeShape(2, 3, 6))]
     assert said == ["eagle3 K=7: left out, vLLM does not start it: not this one"]
     assert {len(figures.seconds) for figures in times.values()} == {len(PROMPTS)}

@@ -51,7 +51,7 @@ class TreePolicy(Protocol):
 
     def observe(self, report: StepReport) -> None:
         """Told at the end of every step."""
-        return None
+        return
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 """What the demo runs, and the arguments that say otherwise."""
 
 import argparse
+import json
 
 PROMPTS = 10
 TOKENS = 128
@@ -39,3 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the demo must name it and end with 1",
     )
     parser.add_argument("--json", metavar="FILE", help="also write every figure to this file")
+    actions = parser.add_subparsers(dest="action", metavar="[paths]")
+    actions.add_parser("paths", help="print the folders of the pair as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The demo, imported when it runs, or the folders of its pair; the command's exit code."""
+    if arguments.action is None:
+        from vllm_eagle_pangu.demo.run import run as demo
+
+        return demo(arguments)
+    from vllm_eagle_pangu.demo import pair
+
+    found = pair.find(arguments.pair)
+    print(json.dumps({"target": str(found.target), "draft": str(found.draft)}))
+    return 0

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib import import_module
 
 from vllm_eagle_pangu.doctor.finding import WRONG, Finding
 
@@ -19,13 +20,13 @@ _LOG_LINES = 40
 
 
 def findings_of(
-    name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+    name: str, check: str, *arguments: object, environment: Mapping[str, str] | None = None
 ) -> Iterator[Finding]:
-    """What `python -m vllm_eagle_pangu.doctor.<module>` reports, as it does.
+    """What `check`, a function of this package such as "versions.torch", finds, as it does.
 
     Where it dies, a last finding of the given name says how. `environment`: on top of this one's.
     """
-    command = [sys.executable, "-m", f"vllm_eagle_pangu.doctor.{module}", *arguments]
+    command = [sys.executable, "-m", __name__, check, json.dumps(arguments)]
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
             command,
@@ -46,11 +47,11 @@ def findings_of(
             yield Finding(name, WRONG, why, log="\n".join(log.splitlines()[-_LOG_LINES:]))
 
 
-def findings_of_each(names: Sequence[str], module: str, *arguments: str) -> Iterator[Finding]:
+def findings_of_each(names: Sequence[str], check: str, *arguments: str) -> Iterator[Finding]:
     """One finding for each name, by one process; after one that ends it, another for the rest."""
     rest = list(names)
     while rest:
-        for finding in findings_of(rest[0], module, *arguments, *rest):
+        for finding in findings_of(rest[0], check, *arguments, *rest):
             yield replace(finding, name=rest.pop(0)) if rest else finding
 
 
@@ -81,10 +82,7 @@ def death(code: int, errors: str) -> str:
     return found[-1] if found else f"the process ended with code {code}"
 
 
-def reason(error: Exception) -> str:
-    """An exception in a line; of a pydantic ValidationError what its first check said."""
-    listed = getattr(error, "errors", None)
-    text = str(listed()[0]["msg"]) if callable(listed) else str(error)
-    text = text.removeprefix("Value error, ")
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return kind + " ".join(text.split())
+if __name__ == "__main__":
+    module, function = sys.argv[1].split(".")
+    check = getattr(import_module(f"vllm_eagle_pangu.doctor.{module}"), function)
+    report(check(*json.loads(sys.argv[2])))

@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vllm_eagle_pangu.doctor import quick
+from vllm_eagle_pangu.doctor import ladder, report
 from vllm_eagle_pangu.doctor.device import NPU, device_type
 from vllm_eagle_pangu.doctor.finding import OK
 
@@ -41,16 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ladder or arguments.npu or arguments.out:
         return _climb(arguments)
     wrong = 0
-    for finding in quick.examine(arguments.pair):
+    for finding in ladder.quick(arguments.pair):
         print(finding.line(), flush=True)
         wrong += finding.state != OK
     return _verdict(wrong)
 
 
 def _climb(arguments: argparse.Namespace) -> int:
-    # Its imports are not for who only asks what is wrong.
-    from vllm_eagle_pangu.doctor import ladder, report
-
     out = arguments.out or REPORT
     device = NPU if arguments.npu else device_type()
     steps: list[ladder.Step] = []

@@ -13,8 +13,8 @@ ROUTES = {
     CUDA: ("triton", "reference"),
     NPU: NPU_IMPLEMENTATIONS,
 }
-# And to commit, where a worker's pages are plain tensors; what vllm-ascend writes with is one.
-COMMITS = {CPU: (), CUDA: ("triton",), NPU: ("npu",)}
+# And to commit all layers at once; what vllm-ascend writes with is one.
+COMMITS = {CPU: ("cpp",), CUDA: ("triton",), NPU: ("npu",)}
 
 
 def device_type() -> str:

@@ -33,3 +33,12 @@ class Finding:
         took = "" if self.seconds is None else f" ({self.seconds:.1f} s)"
         mend = f"; mend: {self.mend}" if self.mend else ""
         return f"{self.state:<6}{self.name:<15} {self.text}{took}{mend}"
+
+
+def reason(error: Exception) -> str:
+    """An exception in a line; of a pydantic ValidationError what its first check said."""
+    listed = getattr(error, "errors", None)
+    text = str(listed()[0]["msg"]) if callable(listed) else str(error)
+    text = text.removeprefix("Value error, ")
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return kind + " ".join(text.split())

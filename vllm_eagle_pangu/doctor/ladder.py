@@ -1,14 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder: from versions to throughput, each rung on what the ones below it found."""
+"""What takes seconds, and the ladder: from versions to throughput, each rung on those below it."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 
-from vllm_eagle_pangu.doctor import kernels, quick
-from vllm_eagle_pangu.doctor.child import findings_of, findings_of_each, reason
+from vllm_eagle_pangu.doctor import machine, ops, traps, versions
+from vllm_eagle_pangu.doctor.child import findings_of, findings_of_each
 from vllm_eagle_pangu.doctor.device import CUDA, NPU
-from vllm_eagle_pangu.doctor.finding import NOT_RUN, WRONG, Finding
+from vllm_eagle_pangu.doctor.finding import NOT_RUN, WRONG, Finding, reason
+from vllm_eagle_pangu.measure.server import server_environment
+
+
+def quick(pair: Sequence[str]) -> Iterator[Finding]:
+    """Versions, the machine, vLLM's traps, each op on one case, a pair's fit, from the machine up:
+    no failure of one keeps the next from running."""
+    yield from here()
+    yield from findings_of_each(list(ops.OPS), "ops.on_one_case")
+    if pair:
+        yield from findings_of("pair", "pair.check", *pair)
+
+
+def here() -> Iterator[Finding]:
+    """Versions, machine and traps."""
+    yield versions.python()
+    for package in ("torch", "vllm", "transformers"):
+        yield from findings_of(package, f"versions.{package}")
+    for check in (machine.machine, machine.compiler, *traps.CHECKS):
+        try:
+            yield check()
+        except Exception as error:
+            yield Finding(check.__name__, WRONG, f"not checked: {reason(error)}")
 
 
 @dataclass(frozen=True)
@@ -28,39 +52,28 @@ def rungs(device: str, pair: Sequence[str], prompts: int, tokens: int) -> list[R
     """In order. `pair`: a target and its head to check besides, or neither."""
     there = {NPU: ("torch_npu", NPU), CUDA: (CUDA,)}.get(device, ())
     engine = (*there, *(["vllm-ascend"] if device == NPU else []), "torch", "vllm", "plugin")
-    size = (str(prompts), str(tokens))
+    measured = partial(findings_of, environment=server_environment())
     return [
-        Rung("machine", lambda: _machine(device)),
-        Rung("ops", lambda: findings_of("ops", "present", device), ("torch", *there[:1])),
-        *([Rung("pair", lambda: findings_of("pair", "pair", *pair), engine)] if pair else []),
+        Rung("machine", lambda: chain(here(), findings_of(device, "machine.facts", device))),
+        Rung("ops", lambda: findings_of("ops", "ops.present", device), ("torch", *there[:1])),
+        *([Rung("pair", lambda: findings_of("pair", "pair.check", *pair), engine)] if pair else []),
         Rung(
             "kernels",
-            lambda: findings_of_each(kernels.names(device), "kernels", device),
+            lambda: findings_of_each(ops.names(device), "ops.on_all_cases", device),
             ("torch", *there),
         ),
         Rung(
             "lossless",
-            lambda: _with_engines("lossless", "lossless", device, *size),
+            lambda: measured("lossless", "lossless.decoded", device, prompts, tokens),
             engine,
         ),
         # No speed of what decodes wrongly.
         Rung(
             "E1",
-            lambda: _with_engines("E1", "throughput", *size),
+            lambda: measured("E1", "throughput.measured", prompts, tokens),
             (*engine, "lossless"),
         ),
     ]
-
-
-def _machine(device: str) -> Iterator[Finding]:
-    yield from quick.machine()
-    yield from findings_of(device, "device_facts", device)
-
-
-def _with_engines(name: str, module: str, *arguments: str) -> Iterator[Finding]:
-    from vllm_eagle_pangu.measure.server import server_environment
-
-    return findings_of(name, module, *arguments, environment=server_environment())
 
 
 def climb(ladder: Iterable[Rung]) -> Iterator[Step]:

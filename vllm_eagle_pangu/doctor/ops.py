@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each op on a small case of its own, against its reference: `python -m ... <op> <op> ...`."""
+"""Each op's implementations on a device: whether they are there, and agree with the reference.
 
-import sys
+Inputs are made twice, on the device and on the host; integers and copies must be equal, in the
+result and in what is written to the inputs.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from vllm_eagle_pangu.doctor.agreement import assert_agrees, cases_of
-from vllm_eagle_pangu.doctor.child import reason, report
-from vllm_eagle_pangu.doctor.device import CPU, CUDA, chosen, device_type
-from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
+from vllm_eagle_pangu.doctor.device import COMMITS, CPU, CUDA, NPU, ROUTES, chosen, device_type
+from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding, reason
 
-# Each op, and which of its cases is run.
+# Each op, and which of its cases is run where only one is.
 OPS = {
     "draft_batch": "mixed",
     "kv_commit": "cpu_preset",
@@ -20,39 +26,196 @@ OPS = {
     "tree_expand": "second_level",
     "tree_prune": "cpu_preset",
 }
+# kv_commit's second function, by the name that it goes under here.
+PAGES = "commit_pages"
+# Functions that are not named as their op's folder.
+_FUNCTIONS = {"kv_commit": "commit_slots"}
+# Where CANN looks for packages of custom ops.
+_PACKAGES = "ASCEND_CUSTOM_OPP_PATH"
 
 
-def check(op: str) -> Finding:
-    """Prepare the implementation that a server here would run, run it, compare."""
-    implementation = "it"
-    try:
-        device = _device()
+# ---- whether they are there ----
+
+
+def present(device: str) -> Iterator[Finding]:
+    """What the worker takes of each op, made ready; Ascend's operators by name."""
+    import torch
+
+    for op in OPS:
         implementation = chosen(op, device)
-        (case,) = (case for case in cases_of(op, implementation) if case.name == OPS[op])
-        prepare(op, implementation, getattr(case, "dtype", None))
-        assert_agrees(op, implementation, case, device)
-    except AssertionError as error:
-        return Finding(op, WRONG, f"{implementation} differs from the reference: {reason(error)}")
-    except Exception as error:
-        return Finding(op, WRONG, f"{implementation} does not run: {reason(error)}")
-    return Finding(op, OK, f"{implementation} runs here and agrees with the reference")
+        try:
+            dtype = [torch.bfloat16] if op == "tree_attention" else []
+            _face(op).prepare(implementation, *dtype)
+        except Exception as error:
+            yield Finding(op, WRONG, f"{implementation} is not there: {reason(error)}")
+        else:
+            yield Finding(op, OK, f"{implementation}, ready to run")
+    if device == NPU:
+        import_module("torch_npu")
+        yield from operators()
+        yield ascendc()
 
 
-def _device() -> str:
+def operators() -> Iterator[Finding]:
+    """Each of Ascend's operators that an implementation of ours calls."""
+    import torch
+
+    from vllm_eagle_pangu.kernels.npu_runtime import OPERATORS
+
+    for operator, users in OPERATORS.items():
+        namespace, _, name = operator.partition(".")
+        used = f"{operator}, for {', '.join(users)}"
+        if hasattr(getattr(torch.ops, namespace), name):
+            yield Finding(name, OK, used)
+        else:
+            yield Finding(name, WRONG, f"torch_npu has no {used}")
+
+
+def ascendc() -> Finding:
+    """Our own AscendC ops, as CANN installs them."""
+    sources = Path(__file__).parents[1] / "kernels"
+    ours = sorted(folder.parent.name for folder in sources.glob("*/ascendc"))
+    packages = [Path(each) for each in os.environ.get(_PACKAGES, "").split(":") if each]
+    found = {file.stem for p in packages for file in p.glob("op_api/include/**/aclnn_*.h")}
+    built = [op for op in ours if f"aclnn_{op}" in found]
+    text = f"built, by {_PACKAGES}: {', '.join(built) or 'none'} of {', '.join(ours)}"
+    return Finding("AscendC", OK, f"{text}; the worker takes none of them yet")
+
+
+# ---- whether they agree ----
+
+
+def on_one_case(*ops: str) -> Iterator[Finding]:
+    """What a server here would run of each op, on a small case."""
     import torch
 
     device = device_type()
-    return CPU if device == CUDA and not torch.cuda.is_available() else device
+    device = CPU if device == CUDA and not torch.cuda.is_available() else device
+    for op in ops:
+        implementation = chosen(op, device)
+        (case,) = (case for case in _cases(op, implementation) if case.name == OPS[op])
+        failing = _failing(op, implementation, device, [case])
+        for text in failing.values():
+            yield Finding(op, WRONG, f"{implementation} {text}")
+        if not failing:
+            yield Finding(op, OK, f"{implementation} runs here and agrees with the reference")
 
 
-def prepare(op: str, implementation: str, dtype: object) -> None:
-    """Compile it. `dtype`: of attention's queries, keys and values.
-
-    Raises RuntimeError where it cannot run here.
-    """
-    face = import_module(f"vllm_eagle_pangu.kernels.{op}")
-    face.prepare(implementation, *([dtype] if op == "tree_attention" else []))
+def names(device: str) -> list[str]:
+    """Ops and implementations that there are, the worker's and others: "tree_attention cpp"."""
+    ops = [f"{op} {chosen(op, device)}" for op in OPS if op != "tree_attention"]
+    commits = [f"{PAGES} {implementation}" for implementation in COMMITS[device]]
+    return [*ops, *commits, *(f"tree_attention {route}" for route in ROUTES[device])]
 
 
-if __name__ == "__main__":
-    report(check(op) for op in sys.argv[1:])
+def on_all_cases(device: str, *named: str) -> Iterator[Finding]:
+    """Each of these `names`, on every small case that it is made for."""
+    for name in named:
+        op, _, implementation = name.partition(" ")
+        cases = _cases(op, implementation)
+        failing = _failing(op, implementation, device, cases)
+        if not failing:
+            yield Finding(name, OK, f"{len(cases)} cases agree with the reference")
+            continue
+        many = f"{len(failing)} of {len(cases)} cases fail ({', '.join(failing)})"
+        yield Finding(name, WRONG, f"{many}; {next(iter(failing))} {next(iter(failing.values()))}")
+        if device != CPU:
+            # A fault of a device stays in its process: the rest gets another.
+            return
+
+
+def _cases(op: str, implementation: str) -> Sequence[Any]:
+    """The cases that an implementation is made for."""
+    on_npu = implementation.startswith("npu")
+    if op == PAGES:
+        made = _module("kv_commit")
+        return [case for case in made.PAGES_CASES if made.writes(implementation, case)]
+    if op == "tree_attention" and on_npu:
+        return import_module("vllm_eagle_pangu.kernels.tree_attention.npu_cases").NPU_CASES
+    return _module(op).CASES
+
+
+def _failing(op: str, implementation: str, device: str, cases: Sequence[Any]) -> dict[str, str]:
+    """By the name of a case that fails, how."""
+    compare = {"tree_attention": _compare_attention, PAGES: _compare_pages}.get(op, _compare)
+    failing = {}
+    for case in cases:
+        try:
+            compare(op, implementation, case, device)
+        except AssertionError as error:
+            failing[case.name] = f"differs from the reference: {reason(error)}"
+        except Exception as error:
+            failing[case.name] = f"does not run: {reason(error)}"
+    return failing
+
+
+def _compare(op: str, implementation: str, case: Any, device: str) -> None:
+    """Raises AssertionError where they differ, as do the other two."""
+    function, cases = getattr(_face(op), _FUNCTIONS.get(op, op)), _module(op)
+    inputs, expected_inputs = cases.make_inputs(case, device=device), cases.make_inputs(case)
+    expected = function(**expected_inputs, implementation="reference")
+    got = function(**inputs, implementation=implementation)
+    _assert_close(got, expected, getattr(cases, "TOLERANCE", 0.0))
+    _assert_close(inputs, expected_inputs)
+
+
+def _compare_pages(op: str, implementation: str, case: Any, device: str) -> None:
+    make, commit_pages = _module("kv_commit").make_page_inputs, _face("kv_commit").commit_pages
+    inputs, expected = make(case, device=device), make(case)
+    commit_pages(**inputs, implementation=implementation)
+    commit_pages(**expected, implementation="reference")
+    _assert_close(_written(inputs), _written(expected))
+
+
+def _written(inputs: dict[str, Any]) -> tuple[Any, ...]:
+    """As bytes: not every dtype of pages has an equality."""
+    import torch
+
+    sides = (side for pages in inputs["layers"].pages for side in (pages.key, pages.value))
+    return tuple(side.cpu().contiguous().view(torch.uint8) for side in sides)
+
+
+def _compare_attention(op: str, implementation: str, case: Any, device: str) -> None:
+    """At most twice as far from float64 on the host as plain torch there in the same dtype."""
+    from vllm_eagle_pangu.kernels.tree_attention import npu_limits, tree_attention
+    from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
+    from vllm_eagle_pangu.kernels.tree_attention.npu_cases import npu_inputs
+
+    make = npu_inputs if implementation.startswith("npu") else _module(op).make_inputs
+
+    def attend(**on_host: Any) -> None:
+        there = make(case, device=device)
+        tree_attention(**there, implementation=implementation, check=True)
+        on_host["output"].copy_(there["output"])
+
+    # These round each of two parts before they are merged.
+    roundings = 1 if implementation in (npu_limits.NPU, npu_limits.TORCH_TREE) else 0
+    assert_as_exact_as_torch(attend, make(case), roundings)
+
+
+def _face(op: str) -> Any:
+    return import_module(f"vllm_eagle_pangu.kernels.{op}")
+
+
+def _module(op: str) -> Any:
+    return import_module(f"vllm_eagle_pangu.kernels.{op}.cases")
+
+
+def _assert_close(got: Any, expected: Any, tolerance: float = 0.0) -> None:
+    import torch
+
+    exact = {"rtol": 0.0, "atol": tolerance, "equal_nan": True, "check_device": False}
+    torch.testing.assert_close(list(_leaves(got)), list(_leaves(expected)), **exact)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Tensors and numbers of nested dataclasses, dictionaries and tuples, in order."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value

@@ -1,52 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a target can verify trees and a head fits it: `python -m ... TARGET HEAD`.
+"""Whether a target can verify trees and a head fits it.
 
 The checks are those of a server's start, so the same refusals speak.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from vllm_eagle_pangu.config import METHOD
-from vllm_eagle_pangu.doctor.child import reason, report
-from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
+from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding, reason
 
 
 def check(target: str, head: str) -> Iterator[Finding]:
     from vllm.engine.arg_utils import EngineArgs
 
-    found = _checked("target", lambda: _check_target(EngineArgs(model=target)))
-    yield found
-    if found.state != OK:
-        yield Finding("head", WRONG, "not checked: it takes a target that fits")
-        return
-    speculative = {"method": METHOD, "model": head}
-    arguments = EngineArgs(model=target, speculative_config=speculative)
-    yield _checked("head", lambda: _check_head(arguments))
-
-
-def _checked(name: str, check: Callable[[], str]) -> Finding:
-    # Whatever vLLM raises here is what its server would end with.
-    try:
-        return Finding(name, OK, check())
-    except Exception as error:
-        return Finding(name, WRONG, reason(error))
-
-
-def _check_target(arguments: Any) -> str:
     from vllm_eagle_pangu.engine.target_fit import check_target
 
-    model = arguments.create_model_config()
-    check_target(model)
-    return f"{arguments.model} ({model.architectures[0]}) can verify trees"
-
-
-def _check_head(arguments: Any) -> str:
-    config = arguments.create_engine_config()
+    # Whatever vLLM raises here is what its server would end with.
+    try:
+        arguments = EngineArgs(model=target)
+        model = arguments.create_model_config()
+        check_target(model)
+    except Exception as error:
+        yield Finding("target", WRONG, reason(error))
+        yield Finding("head", WRONG, "not checked: it takes a target that fits")
+        return
+    yield Finding("target", OK, f"{arguments.model} ({model.architectures[0]}) can verify trees")
+    speculative = {"method": METHOD, "model": head}
+    try:
+        config = EngineArgs(model=target, speculative_config=speculative).create_engine_config()
+    except Exception as error:
+        yield Finding("head", WRONG, reason(error))
+        return
+    assert config.speculative_config is not None
     draft = config.speculative_config.draft_model_config
-    return f"{draft.model} ({draft.architectures[0]}) fits it"
-
-
-if __name__ == "__main__":
-    report(check(*sys.argv[1:]))
+    yield Finding("head", OK, f"{draft.model} ({draft.architectures[0]}) fits it")

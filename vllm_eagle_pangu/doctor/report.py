@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Markdown file of what the ladder found, and the same as JSON: fit for a public bug report."""
 
-import json
 import os
 import re
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import vllm_eagle_pangu
 from vllm_eagle_pangu.doctor.finding import NOT_RUN, OK, Finding
+from vllm_eagle_pangu.measure.files import write_json
 from vllm_eagle_pangu.tracing.provenance import environment_flags, git_state, versions
 
 _PATH = re.compile(r"(?:(?<![\w/.}~-])|(?<=file://))/(?!/)(?:[^\s/:,;'\"`()]+/)+")
@@ -34,8 +34,7 @@ def write(steps: Sequence[tuple[str, Finding]], device: str, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n\n".join(_page(facts, clean)) + "\n", encoding="utf-8")
     listed = [{"rung": rung, **asdict(finding)} for rung, finding in clean]
-    content = json.dumps({**facts, "findings": listed}, indent=1)
-    out.with_suffix(".json").write_text(content + "\n", encoding="utf-8")
+    write_json({**facts, "findings": listed}, out.with_suffix(".json"))
 
 
 def _clean(found: Finding) -> Finding:

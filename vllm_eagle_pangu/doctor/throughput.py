@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bench's E1 in short, on the demo pair: `python -m ... <prompts> <tokens>`."""
+"""The bench's E1 in short, on the demo pair."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from vllm_eagle_pangu.bench.config import (
 )
 from vllm_eagle_pangu.bench.experiments.base import ratio_text
 from vllm_eagle_pangu.bench.run import run_bench
-from vllm_eagle_pangu.doctor.child import report
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 
 NAME = "E1"
@@ -48,7 +46,3 @@ def _said(row: dict[str, Any]) -> str:
     same = f"same tokens as plain {row.get('same_as_plain', '-')} of {row['prompts']}"
     mean = f"tau {row['tau'] or 1:.2f}"
     return f"{row['tokens_per_s']:.1f} tokens/s, {ratio_text(row)}, {mean}, {same}"
-
-
-if __name__ == "__main__":
-    report(measured(*map(int, sys.argv[1:])))

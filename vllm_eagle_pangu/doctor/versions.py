@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions, each package imported in a process of its own: `python -m ... <package>`."""
+"""Versions, each package imported in a process of its own."""
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from vllm_eagle_pangu import __version__, compat
 from vllm_eagle_pangu.config import METHOD
-from vllm_eagle_pangu.doctor.child import report
 from vllm_eagle_pangu.doctor.device import CPU, device_type
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 from vllm_eagle_pangu.doctor.traps import CPU_PACKAGE, pip
@@ -86,13 +85,3 @@ def transformers() -> Iterator[Finding]:
     import transformers
 
     yield Finding("transformers", OK, transformers.__version__)
-
-
-IMPORTED: dict[str, Callable[[], Iterator[Finding]]] = {
-    "torch": torch,
-    "vllm": vllm,
-    "transformers": transformers,
-}
-
-if __name__ == "__main__":
-    report(IMPORTED[sys.argv[1]]())

@@ -2,15 +2,14 @@
 """Tokens per second of every shape, predicted, and which of them are measured."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
 from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
 from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, of_shape
 from vllm_eagle_pangu.tuning import grid
-from vllm_eagle_pangu.tuning.acceptance import Recording
-from vllm_eagle_pangu.tuning.cost import StepCost
+from vllm_eagle_pangu.tuning.probing import StepCost
 
 # Real engines beside plain decoding: of this plugin, and of vLLM's own chains.
 TREES, CHAINS = 4, 2
@@ -29,21 +28,13 @@ class Prediction:
     tokens_per_s: float
 
 
-def predict(
-    recording: Recording, cost: StepCost, taus: dict[TreeShape, float | None]
-) -> list[Prediction]:
-    """All shapes that the cost knows, the fastest first. `taus` is filled, to be used again."""
+def predict(tau_of: Callable[[TreeShape], float | None], cost: StepCost) -> list[Prediction]:
+    """All shapes that the cost knows, the fastest first."""
     found = []
-    for shape in grid.shapes(sorted(cost.verify_ms)):
-        if not cost.knows(shape):
-            continue
-        if shape not in taus:
-            taus[shape] = recording.tau(shape)
-        tau = taus[shape]
-        if tau is None:
-            continue
+    for shape in filter(cost.knows, grid.shapes(sorted(cost.verify_ms))):
+        tau, draft = tau_of(shape), cost.draft(shape)
+        assert tau is not None, "a recording without a step is refused"
         rate = 1e3 * cost.batch_size * tau / cost.step(shape)
-        draft = cost.draft(shape)
         found.append(Prediction(shape, tau, draft, cost.verify_ms[shape.nodes], rate))
     return sorted(found, key=lambda prediction: -prediction.tokens_per_s)
 

@@ -16,7 +16,7 @@ from vllm_eagle_pangu.measure.prompts import pieces, spread
 from vllm_eagle_pangu.measure.statistics import rate, tau
 from vllm_eagle_pangu.measure.turns import turns
 from vllm_eagle_pangu.tuning.engines import Engines
-from vllm_eagle_pangu.tuning.prompts import Prompt
+from vllm_eagle_pangu.tuning.settings import Prompt
 
 ROUNDS = 3
 # Per method, all rounds together; slow targets are run on fewer prompts.
@@ -61,8 +61,6 @@ def race(
     prompts: Sequence[Prompt],
     batch_size: int,
     say: Say,
-    seconds: float = SECONDS,
-    rounds: int = ROUNDS,
     most: int = PROMPTS,
 ) -> dict[Method, Times]:
     """Every method on the same prompts, piece by piece in turn.
@@ -81,7 +79,7 @@ def race(
         with ExitStack() as stack:
             each = {method: _opened(stack, engines, method, batch_size, say) for method in group}
             opened = {method: engine for method, engine in each.items() if engine is not None}
-            results |= _run(opened, params, work, seconds * len(group), rounds) if opened else {}
+            results |= _run(opened, params, work) if opened else {}
         # The others are run on as much as the first had time for.
         work = work[: max(len(times.seconds) for times in results.values())]
     return results
@@ -113,8 +111,6 @@ def _run(
     opened: Mapping[Method, Engine],
     params: dict[str, Any],
     work: list[list[Prompt]],
-    seconds: float,
-    rounds: int,
 ) -> dict[Method, Times]:
     results = {}
     for method, engine in opened.items():
@@ -122,7 +118,7 @@ def _run(
         warm = engine.counts
         results[method] = Times(drafts=-warm["drafts"], accepted=-warm["accepted"])
     places = list(range(len(work)))
-    for turn, index, order in turns(list(opened), places, rounds):
+    for turn, index, order in turns(list(opened), places, ROUNDS):
         for method in order:
             times = results[method]
             if turn == 0:
@@ -134,7 +130,7 @@ def _run(
             times.tokens[index].append(sum(map(len, outputs)))
         if turn == 0 and index + 1 >= MIN_PIECES:
             spent = sum(sum(map(sum, times.seconds)) for times in results.values())
-            if spent * rounds * (index + 2) / (index + 1) > seconds:
+            if spent * ROUNDS * (index + 2) / (index + 1) > SECONDS * len(opened):
                 del places[index + 1 :]
     for method, engine in opened.items():
         results[method].drafts += engine.counts["drafts"]

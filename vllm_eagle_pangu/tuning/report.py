@@ -2,6 +2,7 @@
 """The files a run leaves: the choice as JSON, the table that led there as CSV and Markdown."""
 
 import json
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,30 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
 def table(outcome: Outcome) -> list[Row]:
     """A row for every method at every batch size that was expected or measured."""
     rows = []
-    for batch in outcome.raced:
-        cells = _expected(outcome, batch)
-        for method, measured in _measured(outcome, batch).items():
-            cells[method] = cells.get(method, {}) | measured
-        for method, row in cells.items():
-            rows.append({"batch_size": batch, "method": method.title, **row})
+    for batch, times in outcome.raced.items():
+        cells: defaultdict[Method, Row] = defaultdict(dict)
+        for p in outcome.predicted[batch]:
+            cells[of_shape(p.shape)] |= {
+                "expected_tau": round(p.tau, 3),
+                "draft_ms": round(p.draft_ms, 3),
+                "verify_ms": round(p.verify_ms, 3),
+                "expected_tokens_per_s": round(p.tokens_per_s, 1),
+            }
+        for method, figures in times.items():
+            low, high = figures.range_per_s
+            cells[method] |= {
+                "tau": None if figures.tau is None else round(figures.tau, 3),
+                "tokens_per_s": round(figures.tokens_per_s, 1),
+                "slowest_round": round(low, 1),
+                "fastest_round": round(high, 1),
+                "ratio_to_plain": round(ratio(times, method), 3),
+            }
+        if batch in outcome.swept:
+            for method, share in outcome.swept[batch].relative.items():
+                cells[method]["sweep_share_of_choice"] = round(share, 3)
+        cells[outcome.choice.best[batch]]["chosen"] = "best"
+        cells[outcome.choice.overall]["chosen"] = "overall"
+        rows += [{"batch_size": batch, "method": m.title, **row} for m, row in cells.items()]
     return rows
 
 
@@ -112,37 +131,6 @@ def page(outcome: Outcome, rows: list[Row]) -> str:
         rest = [row for row in own if "tokens_per_s" not in row]
         parts += [f"## Batch {batch}", _lines(raced + rest[:SHOWN])]
     return "\n\n".join(parts) + "\n"
-
-
-def _expected(outcome: Outcome, batch: int) -> dict[Method, Row]:
-    return {
-        of_shape(p.shape): {
-            "expected_tau": round(p.tau, 3),
-            "draft_ms": round(p.draft_ms, 3),
-            "verify_ms": round(p.verify_ms, 3),
-            "expected_tokens_per_s": round(p.tokens_per_s, 1),
-        }
-        for p in outcome.predicted[batch]
-    }
-
-
-def _measured(outcome: Outcome, batch: int) -> dict[Method, Row]:
-    times, found = outcome.raced[batch], {}
-    for method, figures in times.items():
-        low, high = figures.range_per_s
-        found[method] = {
-            "tau": None if figures.tau is None else round(figures.tau, 3),
-            "tokens_per_s": round(figures.tokens_per_s, 1),
-            "slowest_round": round(low, 1),
-            "fastest_round": round(high, 1),
-            "ratio_to_plain": round(ratio(times, method), 3),
-        }
-    if batch in outcome.swept:
-        for method, share in outcome.swept[batch].relative.items():
-            found.setdefault(method, {})["sweep_share_of_choice"] = round(share, 3)
-    found[outcome.choice.best[batch]]["chosen"] = "best"
-    found[outcome.choice.overall]["chosen"] = "overall"
-    return found
 
 
 def _lines(rows: list[Row]) -> str:

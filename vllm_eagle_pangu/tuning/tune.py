@@ -4,22 +4,19 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.measure.method import of_shape
 from vllm_eagle_pangu.tuning import grid
-from vllm_eagle_pangu.tuning.acceptance import Recording
-from vllm_eagle_pangu.tuning.choice import Choice, verdict
-from vllm_eagle_pangu.tuning.cost import StepCost
+from vllm_eagle_pangu.tuning.choice import Choice, Sweep, candidates, sweep, verdict
 from vllm_eagle_pangu.tuning.engines import Engines
 from vllm_eagle_pangu.tuning.prediction import Prediction, finalists, predict
-from vllm_eagle_pangu.tuning.probing import DEPTHS, Probes, probe
-from vllm_eagle_pangu.tuning.prompts import Prompt, encode
+from vllm_eagle_pangu.tuning.probing import DEPTHS, Probes, StepCost, probe
 from vllm_eagle_pangu.tuning.race import Say, race
-from vllm_eagle_pangu.tuning.recording import BATCH_SIZE, record
-from vllm_eagle_pangu.tuning.settings import Settings
-from vllm_eagle_pangu.tuning.sweep import Sweep, candidates, sweep
+from vllm_eagle_pangu.tuning.recording import BATCH_SIZE, Recording, record
+from vllm_eagle_pangu.tuning.settings import Prompt, Settings, encode
 
 
 @dataclass
@@ -67,10 +64,10 @@ def tune(settings: Settings) -> Outcome:
     outcome = Outcome(settings, engines.device, prompts=len(prompts))
     say(f"{len(prompts)} prompts of {min(map(len, prompts))} to {max(map(len, prompts))} tokens")
     recording = _record(engines, prompts, outcome, say)
-    taus: dict[TreeShape, float | None] = {}
+    tau = cache(recording.tau)
     for batch in settings.batch_sizes:
         outcome.costs[batch] = cost = _cost(engines, prompts, batch, say)
-        outcome.predicted[batch] = predict(recording, cost, taus)
+        outcome.predicted[batch] = predict(tau, cost)
         _say_predicted(outcome.predicted[batch][:3], batch, say)
     for batch, methods in finalists(outcome.predicted).items():
         say(f"batch {batch}: {len(methods)} methods in engines of their own")
