@@ -79,6 +79,8 @@ def move_to_device(runner, patch) -> None:
     layers = runner.compilation_config.static_forward_context.values()
     for layer in layers:
         layer.impl.scratch = pretend_device.to_device(layer.impl.scratch)
+    # Pages stay on the host, where each layer writes its own.
+    runner.pages.forget()
 
     of = Implementations.of
     patch.setattr(Implementations, "of", lambda *a, **k: pretend_device.launched(of(*a, **k)))
