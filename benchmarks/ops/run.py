@@ -32,6 +32,7 @@ TESTS = [
     "tests/kernels/test_draft_batch.py",
     "tests/kernels/test_draft_ops.py",
     "tests/kernels/test_tree_attention_cpp.py",
+    "tests/kernels/test_tree_prune.py",
 ]
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from vllm_eagle_pangu import fetch
 from vllm_eagle_pangu.training.command import run
 from vllm_eagle_pangu.training.config import load_config
 
@@ -51,6 +52,14 @@ def test_sections_become_typed_and_absent_stages_stay_none(tmp_path):
 def test_command_reports_a_bad_file_on_stderr_and_returns_2(tmp_path, capsys):
     assert run(Namespace(config=written(tmp_path, "run_dir: r\nfoo: 1\n"))) == 2
     assert "foo=1: there is no such key" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_fetched_is_said_on_stderr(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EAGLE_PANGU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(fetch, "READERS", ("a_library_that_nobody_has",))
+    text = f"run_dir: {tmp_path / 'run'}\ntarget_model: smollm2\ntexts: [x]\nanswers: {{}}\n"
+    assert run(Namespace(config=written(tmp_path, text))) == 2
+    assert "eagle-pangu train: reading its file takes a_library" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(Path("configs/train").glob("*.yaml"), key=str))

@@ -6,6 +6,7 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from vllm_eagle_pangu.fetch import FetchError
 from vllm_eagle_pangu.training.config import load_config
 
 
@@ -22,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         run_stages(load_config(args.config))
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, FetchError) as error:
         print(f"eagle-pangu train: {error}", file=sys.stderr)
         return 2
     except BrokenProcessPool:
