@@ -92,9 +92,10 @@ def test_random_layers_are_committed_as_by_hand():
     draw = random.Random(0)
     for seed in range(500):
         case = random_case(draw)
-        # The loop by hand is slow.
-        expected = committed(case, seed, "reference") if seed % 10 else by_hand(case, seed)
         implementation = IMPLEMENTATION if writes(IMPLEMENTATION, case) else "reference"
+        # The loop by hand is slow, and the reference cannot be held against itself.
+        compares = implementation != "reference" and seed % 10
+        expected = committed(case, seed, "reference") if compares else by_hand(case, seed)
         for got, bytes_ in zip(committed(case, seed, implementation), expected, strict=True):
             assert torch.equal(got, bytes_), case
 
