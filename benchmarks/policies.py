@@ -18,7 +18,6 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
@@ -36,7 +35,6 @@ from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 from vllm_eagle_pangu.measure.files import markdown
 from vllm_eagle_pangu.measure.method import of_shape
-from vllm_eagle_pangu.tuning.probing import never_falling
 from vllm_eagle_pangu.tuning.recording import GrowOnly
 
 SHAPE = TreeShape(4, 5, 16)
@@ -55,43 +53,53 @@ FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), 
 
 
 class Ranging:
-    """A `TreePolicy` that draws trees of any depth and size, or none, to see what they take."""
+    """A `TreePolicy` that draws trees of any depth and size, or none, to see what they take.
+
+    `forwards`: rows, requests, trees, and seconds of each step's forward.
+    """
 
     def __init__(self, trees: bool) -> None:
         self.trees, self.costs, self.random = trees, StepCosts(), random.Random(0)
         self.drafted = 0
-        self.forward: dict[int, list[float]] = {}
+        self.forwards: list[tuple[int, int, int, float]] = []
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         self.drafted = len(requests) if self.trees else 0
         return [SHAPE if self.trees else None] * len(requests)
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
-        self.costs.drew(level, self.drafted)
+        self.costs.drew(level)
         return self.random.random() < 0.8
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         if trees and trees[0].max_depth == SHAPE.depth:
-            self.costs.drew_last(self.drafted)
+            self.costs.drew_last()
         most = self.random.randint(0, SHAPE.nodes)
         return [tree.cut(torch.full((tree.batch_size,), most)) for tree in trees]
 
     def observe(self, report: StepReport) -> None:
-        self.costs.saw(report, self.drafted == report.batch)
+        self.costs.saw(report, self.drafted)
         seconds = report.seconds.get("verify", 0.0) + report.seconds.get("draw", 0.0)
-        self.forward.setdefault(report.rows, []).append(seconds)
+        nodes = torch.zeros(1) if report.tree is None else report.tree.node_count
+        if report.rows == report.batch + nodes.sum():
+            trees = int((nodes > 0).sum())
+            self.forwards.append((report.rows, report.batch, trees, seconds))
 
 
 def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
-    """Candidates by position, `[K, C]`, texts one behind the other, and times by batch size."""
+    """Candidates by position, `[K, C]`, texts one behind the other, and what steps take.
+
+    `forward: [4]`, seconds: of any, and of each row, request and tree; `plain`, `level` and `rest`
+    by batch size, as in `StepCosts`.
+    """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(of.target)
     prompts = [tokenizer(text)["input_ids"] for text in of.read_prompts(count)]
     arguments = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_seqs": max(BATCHES)}
     params = {"max_tokens": tokens, "ignore_eos": True}
-    times: dict[str, dict[int, float]] = {part: {} for part in ("level", "trees", "rest")}
-    forward: dict[int, list[float]] = {}
+    times: dict[str, dict[int, float]] = {part: {} for part in ("plain", "level", "rest")}
+    forwards: list[tuple[int, int, int, float]] = []
     with engine(of_shape(EVERYTHING), of=of, **arguments) as llm:
         drafter = GrowOnly(llm.runner.step.drafter, (SHAPE.width,), SHAPE.depth)
         with llm.watched(drafter=drafter):
@@ -102,28 +110,34 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
             for policy in policies:
                 with llm.watched(policy=policy):
                     llm.generate((prompts * batch)[:batch], **params)
-                for rows, seconds in policy.forward.items():
-                    forward.setdefault(rows, []).extend(seconds)
+                forwards += policy.forwards
+                policy.costs.solve()
             plain, trees = (policy.costs for policy in policies)
-            times["level"][batch] = trees.level.at(batch)[0]
-            times["rest"][batch] = plain.rest.at(batch)[0]
-            # What vLLM does more around trees is theirs, too.
-            more = trees.rest.at(batch)[0] - plain.rest.at(batch)[0]
-            times["trees"][batch] = trees.trees.at(batch)[0] + max(more, 0.0)
+            times["plain"][batch] = plain.of_plain(batch)
+            times["level"][batch] = trees.of_level(batch)
+            times["rest"][batch] = float(trees.rest.each @ (1, batch))
             print(batch, {part: round(1e3 * those[batch], 2) for part, those in times.items()})
     growths = drafter.growths[SHAPE.width]
     every = [growth for request in growths for growth in growths[request]]
     assert all(len(growth.score) == EVERYTHING.rows for growth in every), "the head is sure of few"
-    often = {rows: median(those) for rows, those in forward.items() if len(those) >= OFTEN}
-    known = sorted(never_falling(often).items())
     return {
         "tokens": np.stack([growth.tokens for growth in every]),
         "score": np.stack([growth.score for growth in every]),
         "parent": np.stack([growth.parent for growth in every]),
         "lengths": np.array([len(growths[request]) for request in growths]),
-        "forward": np.array(known),
+        "forward": _line(np.array(forwards)),
         **{part: np.array(sorted(those.items())) for part, those in times.items()},
     }
+
+
+def _line(forwards: np.ndarray) -> np.ndarray:
+    """The line through them with the least relative errors, the slowest of each kind left out."""
+    kinds, kind = np.unique(forwards[:, :3], axis=0, return_inverse=True)
+    seen = [forwards[kind == each, 3] for each in range(len(kinds))]
+    often = [each for each, seconds in enumerate(seen) if len(seconds) >= OFTEN]
+    usual = np.array([np.median(seen[each]) for each in often])
+    features = np.concatenate([np.ones((len(often), 1)), kinds[often]], axis=1)
+    return np.linalg.lstsq(features / usual[:, None], np.ones(len(often)))[0]
 
 
 # ---- what is simulated ----
@@ -139,12 +153,16 @@ class Machine:
         self.now, self.factor = 0.0, 1.0
         self._recorded, self._random = recorded, np.random.default_rng(seed)
 
-    def takes(self, part: str, size: int) -> float:
+    def takes(self, part: str, *size: int) -> float:
         """Seconds of a part of a step, by which the clock goes on."""
-        seconds = np.interp(size, *self._recorded[part].T) if size else 0.0
+        known = self._recorded[part]
+        if part == "forward":
+            seconds = float(known @ (1, *size))
+        else:
+            seconds = float(np.interp(*size, *known.T))
         seconds *= self.factor * self._random.lognormal(0.0, NOISE)
         self.now += seconds
-        return float(seconds)
+        return seconds
 
 
 class Service:
@@ -173,17 +191,23 @@ class Service:
             begin, self.last[client] = self.random.choice(self.texts)
             self.at[client] = self.random.randrange(begin, self.last[client])
         batch, trees, paths = len(self.at), self.trees, None
-        rows, gained = batch, np.ones(batch, int)
+        nodes, gained = np.zeros(batch, int), np.ones(batch, int)
         if trees is not None:
             paths = self._walk(trees)
             gained[self.drafted] += paths.length.numpy()
-            rows += int((paths.length if self.oracle else trees.node_count).sum())
-        takes = self.machine.takes
-        seconds = {"verify": takes("forward", rows), "other": takes("rest", batch)}
+            nodes = (paths.length if self.oracle else trees.node_count).numpy()
+        rows, takes = batch + int(nodes.sum()), self.machine.takes
+        verified, seconds = len(self.drafted), dict[str, float]()
+        if verified:
+            seconds["verify"] = takes("forward", rows, batch, int(np.count_nonzero(nodes)))
         gained = np.minimum(gained, self.last - self.at)
         self.at += gained
         self.emitted += int(gained.sum())
         self._draft(policy, seconds)
+        if not verified:
+            seconds["verify"] = takes("plain", batch)
+        if verified or len(self.drafted):
+            seconds["other"] = takes("rest", max(verified, len(self.drafted)))
         policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds))
 
     def _walk(self, trees: TreeBatch) -> AcceptedPaths:
@@ -205,7 +229,6 @@ class Service:
         (shape,) = {shape for shape in plan if shape}
         at, count = torch.from_numpy(self.at[self.drafted]), len(self.drafted)
         score, depth = self.score[at, 1:], 1
-        seconds["extend"] = self.machine.takes("trees", count)
         began = self.machine.now
         while depth < shape.depth:
             level = score[:, level_slice(shape.width, depth)]
@@ -251,8 +274,8 @@ def course(
         policy.costs.clock = lambda: machine.now
         # As the engine does at its start.
         for rows in 2 ** np.arange(10):
-            seconds = believed * float(np.interp(rows, *recorded["forward"].T))
-            policy.costs.forward.add(int(rows), seconds)
+            first, row = believed * recorded["forward"][:2]
+            policy.costs.expect(int(rows), float(first + row * rows))
     service = Service(recorded, batch, machine, oracle)
     found = [(0, 0.0)]
     for step in range(steps):

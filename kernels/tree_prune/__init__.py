@@ -48,7 +48,7 @@ def tally_paths(
     """Learn from verified trees: writes `belief`.
 
     The children of accepted rows were tried, and those that lie on the path accepted; what others
-    would have met nobody knows. Each one tried first leaves `memory` of all that was counted.
+    would have met nobody knows. Each one tried leaves `memory` of what was seen before.
 
     `rows: [B, D+1] int64`, `length: [B] int64`: see `tree_accept.AcceptedPaths`.
 

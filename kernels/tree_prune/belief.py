@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a head is to be believed, by level and by what it says."""
+"""How far a head is to be believed, by what it says."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 
-# Bins of the head's probability, at equal distances on the scale of its log-odds; as logarithms.
-EDGES = tuple(-math.log1p(math.exp(-odds / 2)) for odds in range(-10, 11))
-BINS = len(EDGES) + 1
-# A bin believes the head like one that saw it be right so many times.
-PRIOR = 8.0
+# Probabilities nearer to 0 or 1 are taken for these, as logarithms.
+LEAST, MOST = -13.8, -1e-6
+# Before anything was seen, how firmly the head's word is taken.
+PRIOR = 2.0
+# How far each number of the line moves at most by the trees of one step.
+STEP = 1.0
 
 
 @dataclass(frozen=True)
 class Belief:
-    """`seen`, `accepted: [D, BINS] float64`: nodes of a level that were tried, and of these the
-    accepted ones, by the probability that the head gave them after their parents.
+    """A node is accepted after its parent with log-odds `line[0] + line[1] * x`.
+
+    x: the log-odds that the head gave it. `line: [2]`; `information: [2, 2]`, of what was seen, in
+    the logistic regression of late: `float64`.
     """
 
-    seen: torch.Tensor
-    accepted: torch.Tensor
+    line: torch.Tensor
+    information: torch.Tensor
 
     @classmethod
-    def empty(cls, depth: int, device: torch.device | str = "cpu") -> "Belief":
+    def empty(cls, device: torch.device | str = "cpu") -> "Belief":
         """Nothing seen: the head's word is taken."""
-        seen, accepted = torch.zeros(2, depth, BINS, dtype=torch.float64, device=device)
-        return cls(seen, accepted)
+        line = torch.tensor([0.0, 1.0], dtype=torch.float64, device=device)
+        return cls(line, line.new_zeros(2, 2))

@@ -2,20 +2,18 @@
 """tree_prune and tally_paths in C++ (cpu/tree_prune.cpp): a step has no time for torch ops."""
 
 import struct
-from array import array
 from collections.abc import Callable
 
 import torch
 
 from vllm_eagle_pangu.kernels.native import native_op
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
-from vllm_eagle_pangu.kernels.tree_prune.belief import BINS, EDGES, PRIOR, Belief
+from vllm_eagle_pangu.kernels.tree_prune.belief import LEAST, MOST, PRIOR, STEP, Belief
 
 # Fields of `Call` in cpu/tree_prune.cpp.
-_CALL = struct.Struct("@19P4q2d")
+_CALL = struct.Struct("@18P3q5d")
 prepare = _prune = native_op(__file__, "tree_prune", _CALL)
 _tally = native_op(__file__, "tree_prune", _CALL, "tally_paths")
-_EDGES = array("f", EDGES)
 
 
 def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees, torch.Tensor]:
@@ -59,20 +57,21 @@ def _run(
 ) -> None:
     given = [getattr(trees, name).contiguous() for name in _FIELDS]
     assert all(tensor.is_cpu for tensor in given), "the cpp implementation takes CPU tensors"
-    for counts in (belief.seen, belief.accepted):
-        assert counts.is_contiguous() and counts.dtype == torch.float64 and counts.is_cpu
-        assert counts.shape[1] == BINS, counts.shape
+    for part, shape in ((belief.line, (2,)), (belief.information, (2, 2))):
+        assert part.is_contiguous() and part.dtype == torch.float64 and part.is_cpu
+        assert part.shape == shape, part.shape
     entry(
         _CALL.pack(
             *(tensor.data_ptr() for tensor in given),
-            belief.seen.data_ptr(),
-            belief.accepted.data_ptr(),
-            _EDGES.buffer_info()[0],
+            belief.line.data_ptr(),
+            belief.information.data_ptr(),
             *more,
             *trees.tokens.shape,
             columns,
-            belief.seen.shape[0],
+            LEAST,
+            MOST,
             PRIOR,
+            STEP,
             memory,
         )
     )

@@ -5,7 +5,7 @@ import torch
 
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
-from vllm_eagle_pangu.kernels.tree_prune.belief import EDGES, PRIOR, Belief
+from vllm_eagle_pangu.kernels.tree_prune.belief import LEAST, MOST, PRIOR, STEP, Belief
 
 
 def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees, torch.Tensor]:
@@ -35,25 +35,30 @@ def tally_paths(
     on_path = torch.zeros_like(trees.valid).scatter_(1, rows.where(used, 0), True)
     tried = trees.valid & on_path.gather(1, trees.parent)
     tried[:, 0] = False
-    level, bins, _ = _said(trees)
-    where = level[tried], bins[tried]
-    leaves = memory ** int(tried.sum())
-    for counts, those in ((belief.seen, tried[tried]), (belief.accepted, on_path[tried])):
-        counts.mul_(leaves).index_put_(where, those.to(counts.dtype), accumulate=True)
+    odds, accepted = _odds(trees)[tried], on_path[tried].double()
+    features = torch.stack([torch.ones_like(odds), odds], dim=1)
+    chance = (features @ belief.line).sigmoid()
+    belief.information.mul_(memory ** len(odds))
+    belief.information.add_(features.T @ (features * (chance * (1 - chance))[:, None]))
+    square = belief.information + PRIOR * torch.eye(2, dtype=torch.float64, device=odds.device)
+    wrong = features.T @ (accepted - chance)
+    step = torch.linalg.solve(square, wrong)
+    # A node that the head thinks likelier is not believed to be less likely.
+    if step[1] < -belief.line[1]:
+        step[1] = -belief.line[1]
+        step[0] = (wrong[0] - square[0, 1] * step[1]) / square[0, 0]
+    belief.line.add_(step.clamp_(-STEP, STEP))
 
 
-def _said(trees: Trees) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`[B, R]` each: level below the first, bin, and logarithm of the head's probability."""
+def _odds(trees: Trees) -> torch.Tensor:
+    """`[B, R] float64`: the log-odds that the head gave each node after its parent."""
     score = trees.score.where(trees.valid, 0.0)
-    said = score - score.gather(1, trees.parent)
-    edges = torch.tensor(EDGES, dtype=torch.float32, device=said.device)
-    return (trees.depth - 1).clamp(min=0), torch.bucketize(said, edges), said
+    said = (score - score.gather(1, trees.parent)).double().clamp(LEAST, MOST)
+    return said - (-said.expm1()).log()
 
 
 def _chances(trees: Trees, belief: Belief) -> torch.Tensor:
-    level, bins, said = _said(trees)
-    seen, accepted = belief.seen[level, bins], belief.accepted[level, bins]
-    edge = (PRIOR * said.double().exp() + accepted) / (PRIOR + seen)
+    edge = (belief.line[0] + belief.line[1] * _odds(trees)).sigmoid()
     edge[:, 0] = 1.0
     chance = torch.zeros_like(edge)
     chance[:, 0] = 1.0

@@ -5,7 +5,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 
@@ -142,29 +141,24 @@ def test_what_was_put_off_is_read_before_the_next_tree(
             torch.testing.assert_close(scores, as_read)
 
 
-class Line:
-    """In place of what was measured: `first`, and what each row adds."""
-
-    def __init__(self, first: float, row: float) -> None:
-        self.first, self.row = first, row
-
-    def add(self, size, seconds):
-        pass
-
-    def at(self, sizes):
-        return self.first + self.row * np.atleast_1d(sizes)
-
-
 class Costs(StepCosts):
     """A forward takes 1 and what each row adds; the rest is free."""
 
     def __init__(self, row: float) -> None:
         super().__init__()
-        self.forward = Line(1.0, row)
-        self.rest = self.level = self.trees = Line(0.0, 0.0)
+        self.row = row
 
-    def saw(self, report, trees):
-        return float(self.forward.at(report.rows)[0])
+    def solve(self):
+        pass
+
+    def of_plain(self, batch):
+        return 1 + self.row * batch
+
+    def of_forward(self, batch, nodes):
+        return 1 + self.row * (batch + nodes)
+
+    def saw(self, report, drafted):
+        return 1 + self.row * report.rows
 
 
 def test_trees_follow_what_rows_cost_and_no_token_changes(

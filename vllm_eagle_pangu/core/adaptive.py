@@ -10,7 +10,7 @@ batch of requests, and over steps.
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import exp, log2
 
 import numpy as np
 import torch
@@ -25,8 +25,8 @@ from vllm_eagle_pangu.kernels.tree_prune import Belief
 
 # Nodes by chance, of which what trees would bring is remembered: 32 bins from 1 down to 1/256.
 CHANCES = 2.0 ** -(np.arange(32) / 4)
-# Bins of what the nodes of a level have of all probability.
-SHARES = 8
+# Bins of what the nodes of a level have of all probability: two for each halving.
+SHARES = 16
 # What one request's tree weighs in what is remembered, and a step in what a second is worth.
 WEIGHT = 0.05
 OF_LATE = 1 / 64
@@ -35,41 +35,43 @@ MEMORY = 0.998
 # So often trees are remembered, and it is asked anew whether they pay, as where the batch changed;
 # nobody says that they do not before so many were remembered.
 REMEMBERED, REASSESSED, ENOUGH = 4, 8, 8
-# Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
+# Trees have all levels once in so many steps; where none pay, one is drafted less and less often;
+# where they do, what a step without them takes is looked at in so many steps of so many.
 LOOK_DEEPER = 32
 LOOK_AGAIN = (16, 256)
+LOOK_AT_PLAIN = (3, 512)
 
 
 class AdaptiveShapes:
     """A `TreePolicy`: up to `largest`, as deep and as many nodes as pay, or no tree.
 
-    `costs.forward` may be filled before the first step. For engines on the host: it reads what was
-    drafted while it is being drafted.
+    `costs` may be told what to expect before the first step. For engines on the host: it reads what
+    was drafted while it is being drafted.
     """
 
     def __init__(self, largest: TreeShape, ops: Ops) -> None:
         self.largest = largest
         self.ops = ops
         self.costs = StepCosts()
-        self.belief = Belief.empty(largest.depth)
+        self.belief = Belief.empty()
         # Of a request: nodes by chance, `[bins]`, and levels of late, from so many trees.
         self.nodes, self.depth = np.zeros(len(CHANCES)), 0.0
         self._known = 0
-        # `[D, SHARES]`: trees that were drafted below level d + 1, the chances of their new nodes,
-        # and what these were worth beside their rows, by the sum of the probabilities that the head
-        # gave the nodes to expand.
-        prior = np.tile((np.arange(SHARES) + 0.5) / SHARES, (largest.depth, 1))
-        self._asked, self._share, self._worth = np.ones_like(prior), 0.8 * prior, 0.8 * prior
-        # By level and bin, what they come to: a tree's worth, and its bin one level below.
-        self._worths: list[list[float]] = []
-        self._bins_below: list[list[int]] = []
+        # `[3, SHARES]`, by the sum of the probabilities that the head gave the nodes of some level:
+        # trees that went on below, the chances of their new nodes, and what these were worth beside
+        # their rows. At first as much as the head says.
+        share = 2.0 ** -((np.arange(SHARES) + 0.5) / 2)
+        self._below = np.stack([np.ones(SHARES), share, share])
+        # By bin, what they come to: a tree's worth, and its bin one level below.
+        self._worths: list[float] = []
+        self._bins_below: list[int] = []
         # By level: the bins of the trees being drafted, `[T]`.
         self._bins: list[list[int]] = []
-        # Tokens that steps with trees for all emitted of late, and that plain decoding had emitted.
-        self._emitted = self._plainly = 0.0
-        # Tokens per second of plain decoding. In tokens, what is worth the time of: a row, a level,
-        # and a forward by its nodes.
-        self._plain = self._row = self._level = 0.0
+        # Tokens that steps with trees for all emitted of late, and that they were to emit.
+        self._emitted = self._hoped = 0.0
+        # Tokens per second that steps with trees are to emit. In tokens, what is worth the time of:
+        # a row, a level, and a forward by its nodes.
+        self._rate = self._row = self._level = 0.0
         self._nodes_cost = torch.zeros(1, dtype=torch.float64)
         # Of the step being planned: its trees, and whether they have all levels.
         self._drafted, self._whole = 0, True
@@ -77,6 +79,8 @@ class AdaptiveShapes:
         self._pays = True
         self._plans = self._since_trees = 0
         self._patience = LOOK_AGAIN[0]
+        # By the power of 2 that holds the batch: the first plan of the last look at plain steps.
+        self._looked: dict[int, int] = {}
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
@@ -86,42 +90,48 @@ class AdaptiveShapes:
         if batch != self._batch or self._plans % REASSESSED == 0:
             self._reassess(batch)
         self._whole = self._plans % LOOK_DEEPER == 0
-        if self._pays:
+        if self._pays and not self._looks_at_plain(batch):
             self._since_trees, self._patience = 0, LOOK_AGAIN[0]
             self._drafted = batch
             return [self.largest] * batch
         shapes: list[TreeShape | None] = [None] * batch
-        self._since_trees += 1
         self._drafted = 0
-        if self._since_trees >= self._patience:
+        self._since_trees += 1
+        if not self._pays and self._since_trees >= self._patience:
             self._since_trees, self._patience = 0, min(2 * self._patience, LOOK_AGAIN[1])
             self._drafted, self._whole = 1, True
             shapes[self._plans % batch] = self.largest
         return shapes
 
+    def _looks_at_plain(self, batch: int) -> bool:
+        """Whether it is time to see what a step without trees takes."""
+        since = self._plans - self._looked.setdefault(batch.bit_length(), self._plans)
+        few, often = LOOK_AT_PLAIN
+        if since >= often:
+            self._looked[batch.bit_length()] = self._plans
+        return since % often < few
+
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
-        self.costs.drew(level, self._drafted)
+        self.costs.drew(level)
         # Plain numbers: each call of numpy takes as long as ten requests.
-        bins = [min(int(SHARES * sum(map(exp, row))), SHARES - 1) for row in score.tolist()]
+        bins = [_bin(sum(map(exp, row))) for row in score.tolist()]
         self._bins.append(bins)
         if self._whole:
             return True
         gain = 0.0
-        for worth, below in zip(
-            self._worths[level - 1 :], self._bins_below[level - 1 :], strict=True
-        ):
-            gain += sum([worth[each] for each in bins]) - self._level
+        for _ in range(level, self.largest.depth):
+            gain += sum([self._worths[each] for each in bins]) - self._level
             if gain > 0:
                 return True
-            bins = [below[each] for each in bins]
+            bins = [self._bins_below[each] for each in bins]
         return False
 
     def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
         if trees and self._bins and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
-            self.costs.drew_last(self._drafted)
+            self.costs.drew_last()
         found = []
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for tree in trees:
@@ -133,33 +143,33 @@ class AdaptiveShapes:
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
-        # After steps without trees the head reads more than the last step's tokens.
-        seconds = self.costs.saw(report, trees=self._pays and self._drafted == report.batch)
+        seconds = self.costs.saw(report, self._drafted)
         tree, paths = report.tree, report.paths
         if tree is not None and paths is not None:
             self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
-            # Steps that had a tree for all are compared with plain decoding.
-            if tree.batch_size == self._batch == report.batch:
+            # Steps that had a tree for all are compared with what was hoped of them.
+            if tree.batch_size == self._batch == report.batch == self._drafted:
                 tokens = tree.batch_size + int(paths.length.sum())
                 self._emitted += OF_LATE * (tokens - self._emitted)
-                self._plainly += OF_LATE * (self._plain * seconds - self._plainly)
+                self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
 
     def _reassess(self, batch: int) -> None:
         """What a second is worth, and whether trees pay."""
-        plain = self.costs.of_step(batch, 0, np.zeros(1))[0]
-        self._plain = batch / plain if plain else 0.0
-        gain = self._emitted / self._plainly if self._plainly else 1.0
-        worth = max(gain, 1.0) * self._plain
+        self.costs.solve()
+        seconds = self.costs.of_plain(batch)
+        plain = batch / seconds if seconds else 0.0
+        self._rate = self._expected(batch)
+        rate = self._rate * (self._emitted / self._hoped if self._hoped else 1.0)
+        worth = max(rate, plain)
         most = batch * self.largest.nodes
-        forward = worth * self.costs.forward.at(batch + np.arange(most + 1))
+        forward = worth * self.costs.of_forward(batch, np.arange(most + 1))
         self._nodes_cost = torch.from_numpy(forward)
         self._row = (forward[-1] - forward[0]) / most
-        self._level = worth * self.costs.level.at(batch)[0]
-        self._worths = (self._worth / self._asked)[:-1].tolist()
-        below = np.minimum(SHARES * self._share / self._asked, SHARES - 1)
-        self._bins_below = below.astype(int)[:-1].tolist()
+        self._level = worth * self.costs.of_level(batch)
+        shares, worths = (self._below[1:] / self._below[0]).tolist()
+        self._worths, self._bins_below = worths, [_bin(share) for share in shares]
         if self._known >= ENOUGH:
-            self._pays = self._expected(batch) > self._plain
+            self._pays = rate > plain
         self._batch = batch
 
     def _expected(self, batch: int) -> float:
@@ -167,7 +177,8 @@ class AdaptiveShapes:
         nodes = batch * self.nodes
         emitted = batch + np.concatenate(([0.0], (nodes * CHANCES).cumsum()))
         verified = np.concatenate(([0.0], nodes.cumsum()))
-        return float((emitted / self.costs.of_step(batch, self.depth, verified)).max())
+        seconds = self.costs.of_trees(batch, self.depth, verified)
+        return float((emitted / seconds).max()) if seconds[0] else 0.0
 
     def _remember(self, tree: TreeBatch, chance: np.ndarray) -> None:
         level, valid = tree.depth.numpy(), chance > 0
@@ -182,10 +193,11 @@ class AdaptiveShapes:
         for below in range(1, min(tree.max_depth, len(self._bins) + 1)):
             bins = self._bins[below - 1]
             found = np.where(level == below + 1, chance, 0.0)
-            remain = (1 - WEIGHT) ** np.bincount(bins, minlength=SHARES)
-            for means, each in (
-                (self._asked, np.ones(len(bins))),
-                (self._share, found.sum(axis=1)),
-                (self._worth, np.maximum(found - self._row, 0.0).sum(axis=1)),
-            ):
-                means[below - 1] = remain * means[below - 1] + np.bincount(bins, each, SHARES)
+            worth = np.maximum(found - self._row, 0.0).sum(axis=1)
+            self._below *= (1 - WEIGHT) ** np.bincount(bins, minlength=SHARES)
+            for of_trees, each in enumerate((None, found.sum(axis=1), worth)):
+                self._below[of_trees] += np.bincount(bins, each, SHARES)
+
+
+def _bin(share: float) -> int:
+    return min(max(int(-2 * log2(share)), 0), SHARES - 1) if share > 0 else SHARES - 1

@@ -8,56 +8,77 @@ import numpy as np
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.policy import StepReport
 
-# The stages that only trees have.
-OF_TREES = ("place", "accept", "commit", "extend", "grow")
-
 
 class StepCosts:
-    """T(batch, depth, nodes) = forward(batch + nodes) + trees + (depth - 1) level + rest.
+    """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
-    `forward`: seconds by rows of the target's forward with its logits and draws. By requests:
-    `level`, of drafting a level below the first; `trees`, of the rest that only trees take; `rest`,
-    of what any step takes. For stages that are measured where they run: on the host.
+    `plain`: of a step without trees. Of one with trees for all, `forward`: of the target, with its
+    logits and draws, by rows and requests; `level`: of drafting a level below the first; `rest`: of
+    all else. But for the forward, by requests. For stages that are measured where they run: on the
+    host. Steps that also read prompts teach nothing.
     """
 
     def __init__(self) -> None:
-        self.forward, self.level = Durations(), Durations()
-        self.trees, self.rest = Durations(), Durations()
+        self.forward = Durations(3)
+        self.plain, self.level, self.rest = Durations(2), Durations(2), Durations(2)
         self.clock = time.perf_counter
-        # Of the trees being drafted: seconds of their levels, and since when the last one runs.
-        self._levels, self._since = 0.0, 0.0
+        # Of the trees being drafted, of levels below the first: their seconds, how many these are
+        # of, how many there are beside, and since when the last one runs.
+        self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
 
-    def of_step(self, batch: int, depth: float, nodes: np.ndarray) -> np.ndarray:
-        """`[n]` seconds of steps that draft so deep, 0 for no trees, and verify `nodes: [n]`."""
-        fixed = self.rest.at(batch)[0]
-        if depth:
-            fixed += (depth - 1) * self.level.at(batch)[0] + self.trees.at(batch)[0]
-        return self.forward.at(batch + nodes) + fixed
+    def expect(self, rows: int, seconds: float) -> None:
+        """A forward of so many rows is believed to take `seconds`."""
+        self.forward.expect((1, rows, 0), seconds)
 
-    def drew(self, level: int, requests: int) -> None:
-        """A level of so many trees is there."""
+    def solve(self) -> None:
+        """Let all that was seen count from now on."""
+        for part in (self.plain, self.forward, self.level, self.rest):
+            part.solve()
+
+    def of_plain(self, batch: int) -> float:
+        """Seconds of a step without trees; 0 where none was seen."""
+        return float(self.plain.each @ (1, batch))
+
+    def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
+        """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
+        first, row, request = self.forward.each
+        return first + row * (batch + nodes) + request * batch
+
+    def of_level(self, batch: int) -> float:
+        """Seconds of a level below the first."""
+        return float(self.level.each @ (1, batch))
+
+    def of_trees(self, batch: int, depth: float, nodes: np.ndarray) -> np.ndarray:
+        """`[n]` seconds of steps that draft so deep for all, and verify `nodes: [n]`."""
+        fixed = (depth - 1) * self.of_level(batch) + float(self.rest.each @ (1, batch))
+        return self.of_forward(batch, nodes) + fixed
+
+    def drew(self, level: int) -> None:
+        """A level of trees is there."""
         now = self.clock()
-        if level == 1:
-            self._levels = 0.0
-        else:
-            self._levels += now - self._since
-            self.level.add(requests, now - self._since)
-        self._since = now
+        self._levels = 0.0 if level == 1 else self._levels + now - self._since
+        self._timed, self._more, self._since = level - 1, 0, now
 
-    def drew_last(self, requests: int) -> None:
+    def drew_last(self) -> None:
         """The last level that there can be, to which other work was added before it was told."""
-        self._levels += self.level.at(requests)[0]
+        self._more = 1
 
-    def saw(self, report: StepReport, trees: bool) -> float:
-        """Learn from a step, which drafted for all if `trees`; returns its seconds."""
+    def saw(self, report: StepReport, drafted: int) -> float:
+        """Learn from a step, which drafted so many trees; returns its seconds."""
         seconds = dict(report.seconds)
         forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
-        self.forward.add(report.rows, forward)
         # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
         seconds["between"] = min(seconds.get("between", 0.0), forward)
-        whole = forward + sum(seconds.values())
-        if trees and report.tree is not None and "grow" in seconds:
-            took = sum(seconds.pop(stage, 0.0) for stage in OF_TREES)
-            self.trees.add(report.batch, max(took - self._levels, 0.0))
-        self.rest.add(report.batch, sum(seconds.values()))
-        return whole
+        rest = sum(seconds.values())
+        batch, tree = report.batch, report.tree
+        nodes = 0 if tree is None else int(tree.node_count.sum())
+        if report.rows == batch + nodes:
+            if tree is None and not drafted:
+                self.plain.add((1, batch), forward + rest)
+            elif tree is not None and tree.batch_size == drafted == batch:
+                if self._timed:
+                    self.level.add((1, batch), self._levels / self._timed)
+                levels = self._levels + self._more * self.of_level(batch)
+                self.forward.add((1, report.rows, batch), forward)
+                self.rest.add((1, batch), max(rest - levels, 0.0))
+        return forward + rest

@@ -1,71 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long something takes by its size, from the last times that it was done."""
+"""How long something takes by what there is to do, from the last times that it was done."""
 
-from bisect import bisect_left
-from collections import deque
-from statistics import median
+from collections.abc import Sequence
 
 import numpy as np
 
-# Of each size, the median of so many times counts: a hiccup of the machine moves nothing, and a
-# machine that became slower is believed after half as many steps.
-REMEMBERED = 9
-JUMP = 1.3
-# Sizes between two of these share their times, and so do all beyond the last.
-SIZES = sorted({round(2 ** (power / 2)) for power in range(2 * 14 + 1)})
+# How much each new time leaves of those before: some 64 count.
+MEMORY = 1 - 1 / 64
+# A time is believed up to so many times what was expected, or so little of it: a hiccup of the
+# machine moves little, and one that became slower is believed all the same.
+HICCUP = 2.0
+# Before so many were seen, nothing is expected.
+ENOUGH = 8
+# What all that was seen weighs against a feature that it hardly tells apart from the first one.
+DOUBT = 0.05
 
 
 class Durations:
-    """Seconds by size: medians at the sizes seen, straight lines between them.
+    """Seconds as a sum over features, each times a number of 0 or more that the times seen tell.
 
-    Beyond the sizes seen it goes on with the steepest slope among them, and below the least it
-    stays. Where a median jumps, the machine changed, and the times of all other sizes jump along.
+    Least squares of relative errors, the first feature being 1 in all of them. What was always seen
+    together is laid to the first.
     """
 
-    def __init__(self) -> None:
-        self._times: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}
-        # Sizes, their seconds, and what a further one adds; None where a median changed since.
-        self._lines: tuple[np.ndarray, np.ndarray, float] | None = None
+    def __init__(self, features: int) -> None:
+        self._expected = np.zeros((features, features + 1))
+        self._seen = np.zeros((features, features + 1))
+        self._known = 0
+        # `[features]`: seconds of each; None where they changed since.
+        self._each: np.ndarray | None = None
 
-    def add(self, size: int, seconds: float) -> None:
-        """It took `seconds` for `size`."""
-        bucket = SIZES[min(bisect_left(SIZES, size), len(SIZES) - 1)]
-        times = self._times.setdefault(bucket, deque(maxlen=REMEMBERED))
-        times.append(seconds)
-        before, now = self._medians.get(bucket), median(times)
-        self._medians[bucket] = now
-        self._lines = None
-        if before and len(times) == REMEMBERED and not 1 / JUMP < now / before < JUMP:
-            for other in self._medians.keys() - {bucket}:
-                self._times[other] = deque(
-                    (t * now / before for t in self._times[other]), REMEMBERED
-                )
-                self._medians[other] *= now / before
+    def expect(self, features: Sequence[float], seconds: float) -> None:
+        """It is believed to take `seconds`: as if seen once, and never forgotten."""
+        self._expected += _normal(features, seconds, seconds)
+        self._each = None
 
-    def __str__(self) -> str:
-        """The medians, in milliseconds."""
-        sizes = ", ".join(map(str, sorted(self._medians)))
-        times = ", ".join(f"{1e3 * self._medians[size]:.1f}" for size in sorted(self._medians))
-        return f"{times} ms for {sizes}"
+    def add(self, features: Sequence[float], seconds: float) -> None:
+        """It took `seconds`."""
+        usual = seconds
+        if self._known >= ENOUGH:
+            usual = float(self.each @ features)
+            seconds = min(max(seconds, usual / HICCUP), usual * HICCUP)
+        self._known += 1
+        self._seen *= MEMORY
+        self._seen += _normal(features, seconds, usual)
+        if self._known <= ENOUGH:
+            self._each = None
 
-    def at(self, sizes: np.ndarray | int) -> np.ndarray:
-        """`[n] float64` seconds of `sizes: [n]`; zeros while nothing was seen."""
-        wanted = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
-        if not self._medians:
-            return np.zeros(wanted.shape)
-        if self._lines is None:
-            self._lines = self._drawn()
-        x, y, slope = self._lines
-        found = np.interp(wanted, x, y)
-        if slope:
-            found += np.clip(wanted - x[-1], 0, None) * slope
-        return found
+    @property
+    def each(self) -> np.ndarray:
+        """`[features]`: seconds of each feature, as last solved for."""
+        return self.solve() if self._each is None else self._each
 
-    def _drawn(self) -> tuple[np.ndarray, np.ndarray, float]:
-        known = sorted(self._medians.items())
-        x, y = (np.array(values, dtype=np.float64) for values in zip(*known, strict=True))
-        # What took less for more takes no longer for less: a size with one slow run, which a policy
-        # would avoid from then on and never see again, is believed to be as fast as larger ones.
-        y = np.minimum.accumulate(y[::-1])[::-1]
-        return x, y, float((np.diff(y) / np.diff(x)).max(initial=0.0))
+    def at(self, features: np.ndarray) -> np.ndarray:
+        """`[n] float64` seconds of `features: [n, features]`; zeros while nothing was seen."""
+        return features @ self.each
+
+    def solve(self) -> np.ndarray:
+        """`each`, of all that was seen."""
+        normal = self._expected + self._seen
+        self._each = np.zeros(len(normal))
+        asked = np.flatnonzero(normal.diagonal())
+        while len(asked):
+            doubt = DOUBT * normal[0, 0] * np.diag(asked > 0)
+            found = np.linalg.solve(normal[np.ix_(asked, asked)] + doubt, normal[asked, -1])
+            if found.min() >= 0:
+                self._each[asked] = found
+                break
+            asked = np.delete(asked, found.argmin())
+        return self._each
+
+
+def _normal(features: Sequence[float], seconds: float, usual: float) -> np.ndarray:
+    """`[features, features + 1]`: the part of one time in the normal equations."""
+    row = np.array((*features, seconds)) / max(usual, 1e-9)
+    return np.outer(row[:-1], row)

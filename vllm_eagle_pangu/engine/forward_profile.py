@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the target's forward takes by its rows, asked at start-up of the engine itself."""
 
-import statistics
+import math
 import time
-from collections.abc import Iterator
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,22 +11,25 @@ import torch
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-# Seconds after which no further size is tried; what larger ones take is seen in service.
-PATIENCE = 3.0
-REPEATS = 3
+# Seconds after which no further forward is tried.
+PATIENCE = 2.0
 
 
 @torch.inference_mode()
-def forward_seconds(runner: "GPUModelRunner", most: int) -> Iterator[tuple[int, float]]:
-    """Rows, 1 to `most` in powers of 2, and the median seconds of forward and logits.
+def forward_seconds(runner: "GPUModelRunner", most: int) -> dict[int, float]:
+    """By rows, 1 to `most` in powers of 4, the least seconds of a forward with its logits.
 
     vLLM's own dummy run: attention, which has nothing to attend, is left out.
     """
-    began, rows = time.perf_counter(), 1
-    while rows <= most and time.perf_counter() - began < PATIENCE:
-        # The first run of a size may be another kernel's first.
-        yield rows, statistics.median([_run(runner, rows) for _ in range(1 + REPEATS)][1:])
-        rows *= 2
+    until = time.perf_counter() + PATIENCE
+    sizes = [4**power for power in range(most.bit_length()) if 4**power <= most]
+    least: dict[int, float] = {}
+    # In turns, as what else the machine does comes and goes; the first run of a size is slow.
+    for rows in cycle(sizes):
+        least[rows] = min(_run(runner, rows), least.get(rows, math.inf))
+        if time.perf_counter() > until:
+            return least
+    return least
 
 
 def _run(runner: "GPUModelRunner", rows: int) -> float:

@@ -191,10 +191,11 @@ class TreeRunnerMixin(GPUModelRunner):
         if not isinstance(policy, AdaptiveShapes):
             return
         most = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
-        for rows, seconds in forward_seconds(self, most):
-            policy.costs.forward.add(rows, seconds)
+        for rows, seconds in forward_seconds(self, most).items():
+            policy.costs.expect(rows, seconds)
+        first, row = 1e3 * policy.costs.forward.each[:2]
         logger.info_once(
-            "eagle_pangu: adaptive trees: the target takes %s rows", policy.costs.forward
+            "eagle_pangu: adaptive trees: a forward takes %.1f ms and %.3f for each row", first, row
         )
 
     def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,6 @@
 
 namespace {
 
-constexpr int64_t kBins = 22;
-
 struct Trees {
   int64_t *tokens, *parent, *depth;  // [B, R]
   uint8_t *valid, *visible;          // [B, R], [B, R, R]
@@ -21,24 +19,27 @@ struct Trees {
 // As cpu_impl.py packs it: 8-byte fields, in order. All contiguous.
 struct Call {
   Trees trees;
-  double *seen, *accepted;  // [D, kBins]
-  const float* edges;       // [kBins - 1]
+  double *line, *information;  // [2], [2, 2]
   // Of tree_prune.
   Trees kept;
   const double* cost;  // [> B (R - 1)]
   double* chance;      // [B, R]
   // Of tally_paths.
   const int64_t *rows, *length;  // [B, columns], [B]
-  int64_t batch, tree_rows, columns, depth;
-  double prior, memory;
+  int64_t batch, tree_rows, columns;
+  double least, most, prior, step, memory;
 };
 
-// Where a valid node's level and the head's word, `said` as a logarithm, are counted.
-int64_t place_of(const Call& call, int64_t base, int64_t row, float* said) {
+// The log-odds that the head gave a valid node after its parent.
+double odds_of(const Call& call, int64_t base, int64_t row) {
   const float* score = call.trees.score + base;
-  *said = score[row] - score[call.trees.parent[base + row]];
-  int64_t bin = std::lower_bound(call.edges, call.edges + kBins - 1, *said) - call.edges;
-  return (call.trees.depth[base + row] - 1) * kBins + bin;
+  double said = double(score[row] - score[call.trees.parent[base + row]]);
+  said = std::min(std::max(said, call.least), call.most);
+  return said - std::log(-std::expm1(said));
+}
+
+double chance_of(const Call& call, double odds) {
+  return 1.0 / (1.0 + std::exp(-(call.line[0] + call.line[1] * odds)));
 }
 
 void fill_chances(const Call& call, int64_t b) {
@@ -48,10 +49,7 @@ void fill_chances(const Call& call, int64_t b) {
   for (int64_t row = 1; row < call.tree_rows; row++) {
     chance[row] = 0.0;
     if (!call.trees.valid[base + row]) continue;
-    float said;
-    const int64_t place = place_of(call, base, row, &said);
-    const double edge = (call.prior * std::exp(double(said)) + call.accepted[place]) /
-                        (call.prior + call.seen[place]);
+    const double edge = chance_of(call, odds_of(call, base, row));
     chance[row] = edge * chance[call.trees.parent[base + row]];
   }
 }
@@ -120,27 +118,42 @@ void tree_prune(const Call* call) {
 
 void tally_paths(const Call* call) {
   thread_local std::vector<uint8_t> on_path;
-  thread_local std::vector<std::pair<int64_t, bool>> tried;
-  tried.clear();
+  int64_t tried = 0;
+  // Of the tried nodes, sums over (1, odds): what was said too little, and the information.
+  double wrong[2] = {}, seen[3] = {};
   for (int64_t b = 0; b < call->batch; b++) {
     const int64_t base = b * call->tree_rows;
     on_path.assign(call->tree_rows, 0);
     for (int64_t i = 0; i <= call->length[b]; i++) on_path[call->rows[b * call->columns + i]] = 1;
     for (int64_t row = 1; row < call->tree_rows; row++) {
       if (!call->trees.valid[base + row] || !on_path[call->trees.parent[base + row]]) continue;
-      float said;
-      tried.emplace_back(place_of(*call, base, row, &said), on_path[row]);
+      const double odds = odds_of(*call, base, row), chance = chance_of(*call, odds);
+      const double error = on_path[row] - chance, weight = chance * (1.0 - chance);
+      wrong[0] += error;
+      wrong[1] += error * odds;
+      seen[0] += weight;
+      seen[1] += weight * odds;
+      seen[2] += weight * odds * odds;
+      tried++;
     }
   }
-  const double leaves = std::pow(call->memory, double(tried.size()));
-  for (int64_t i = 0; i < call->depth * kBins; i++) {
-    call->seen[i] *= leaves;
-    call->accepted[i] *= leaves;
+  const double leaves = std::pow(call->memory, double(tried));
+  double* information = call->information;
+  information[0] = information[0] * leaves + seen[0];
+  information[1] = information[1] * leaves + seen[1];
+  information[2] = information[1];
+  information[3] = information[3] * leaves + seen[2];
+  const double a = information[0] + call->prior, b = information[1];
+  const double d = information[3] + call->prior, determinant = a * d - b * b;
+  double steps[] = {(d * wrong[0] - b * wrong[1]) / determinant,
+                    (a * wrong[1] - b * wrong[0]) / determinant};
+  // A node that the head thinks likelier is not believed to be less likely.
+  if (steps[1] < -call->line[1]) {
+    steps[1] = -call->line[1];
+    steps[0] = (wrong[0] - b * steps[1]) / a;
   }
-  for (const auto& [place, was_accepted] : tried) {
-    call->seen[place] += 1.0;
-    call->accepted[place] += was_accepted;
-  }
+  for (int i = 0; i < 2; i++)
+    call->line[i] += std::min(std::max(steps[i], -call->step), call->step);
 }
 
 }
