@@ -6,8 +6,7 @@ import torch
 
 from vllm_eagle_pangu.training.answers import Request, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
-from vllm_eagle_pangu.training.head import save_head
+from vllm_eagle_pangu.training.head import draft_vocabulary, save_head
 from vllm_eagle_pangu.training.hidden_states import load_rows, write_hidden_states
 from vllm_eagle_pangu.training.rollout import measure_acceptance
 from vllm_eagle_pangu.training.run_folder import Ranks

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.training.config import HeadConfig, TargetConfig
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
+from vllm_eagle_pangu.training.head import draft_vocabulary
 from vllm_eagle_pangu.training.pretrain import build_target, pretrain
 from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
 from vllm_eagle_pangu.training.teacher import Teacher

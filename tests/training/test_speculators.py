@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary, offsets_and_mask
+from vllm_eagle_pangu.training.head import draft_vocabulary, offsets_and_mask
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
 from .prepared import prepare_with_states

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_texts
 from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.training.config import AnswersConfig
-from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
+from vllm_eagle_pangu.training.head import FREQUENCIES_FILE
 from vllm_eagle_pangu.training.instructions import instructions
 from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
 from vllm_eagle_pangu.training.token_stream import TokenWindows

@@ -24,8 +24,7 @@ from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TargetConfig, TrainConfig
 from vllm_eagle_pangu.training.corpus import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
-from vllm_eagle_pangu.training.head import save_head
+from vllm_eagle_pangu.training.head import draft_vocabulary, save_head
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs
