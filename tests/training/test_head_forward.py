@@ -10,8 +10,8 @@ from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys, save_head
 from vllm_eagle_pangu.training.hidden_states import PackedBatch
 from vllm_eagle_pangu.training.pretrain import build_target
-from vllm_eagle_pangu.training.rollout import measure_acceptance, rollout_loss, rollout_targets
 from vllm_eagle_pangu.training.teacher import Teacher, load_target
+from vllm_eagle_pangu.training.train_head import measure_acceptance, rollout_loss, rollout_targets
 
 from .prepared import load_head, packed, tiny_shape
 

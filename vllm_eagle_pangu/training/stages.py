@@ -10,21 +10,17 @@ A stage that is finished is skipped; one that was interrupted resumes.
 """
 
 import hashlib
-import shutil
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.fetch import MODELS, fetch
-from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TargetConfig, TrainConfig
 from vllm_eagle_pangu.training.corpus import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
-from vllm_eagle_pangu.training.head import draft_vocabulary, save_head
 from vllm_eagle_pangu.training.hidden_states import write_hidden_states
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs
@@ -57,15 +53,8 @@ class _Stages:
 
     def train_target(self, config: TargetConfig) -> None:
         """By the first rank alone."""
-        files, folder = self.corpus / TOKENIZER_FOLDER, self.folder / "target"
-
-        def export(model: LlamaForCausalLM) -> None:
-            save_llama_as_pangu(model, folder / "model")
-            shutil.copytree(files, folder / "model", dirs_exist_ok=True)
-
-        stream = self._token_stream()
-        vocab_size = len(AutoTokenizer.from_pretrained(files))
-        pretrain(config, stream, vocab_size, folder, self.config.seed, export)
+        tokenizer, folder = self.corpus / TOKENIZER_FOLDER, self.folder / "target"
+        pretrain(config, self._token_stream(), tokenizer, folder, self.config.seed)
 
     def write_answers(self, answers: AnswersConfig) -> None:
         target, ranks, seed = self._target(), self.ranks, self.config.seed
@@ -84,11 +73,7 @@ class _Stages:
         check_inputs(prepared, {"target": _digest(target)}, ranks)
         teacher = Teacher(load_target(target).to(self.config.device), config.taps)
         write_hidden_states(prepared, teacher, ranks)
-        sizes = teacher.config.vocab_size, config.draft_vocab_size
-        target_ids = ranks.one_after_first(lambda: draft_vocabulary(prepared, *sizes))
-        folder = self.folder / "head"
-        export = partial(save_head, folder=folder / "draft")
-        train_head(config, teacher, target_ids, prepared, folder, self.config.seed, export, ranks)
+        train_head(config, teacher, prepared, self.folder / "head", self.config.seed, ranks)
 
     def _token_stream(self) -> np.ndarray:
         """The corpus of stage `corpus`, or the user's texts, tokenized once."""

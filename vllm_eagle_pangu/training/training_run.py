@@ -72,7 +72,7 @@ class TrainingRun:
     def train(
         self,
         learn: Callable[[int, float], tuple[int, Figures]],
-        save: Callable[[], Figures | None],
+        save: Callable[[], Figures],
     ) -> None:
         """Train until the budget is used up. Writes log.csv, acceptance.csv and state.pt.
 
