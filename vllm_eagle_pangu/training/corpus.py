@@ -128,32 +128,25 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
 
 
 def split_corpus(config: CorpusConfig) -> tuple[list[SourceFile], list[SourceFile]]:
-    """Training files and held-out files."""
-    sides: tuple[list[SourceFile], list[SourceFile]] = ([], [])
-    for file in select_files(config):
-        rate = config.held_out_stdlib if file.package == STDLIB else config.held_out_packages
-        sides[is_held_out(file.name, rate)].append(file)
-    return sides
-
-
-def select_files(config: CorpusConfig) -> list[SourceFile]:
-    """Read the corpus: every package's files by path, at most `max_package_bytes` of each.
+    """Training files and held-out files: every package's by path, up to `max_package_bytes`.
 
     The standard library (`"stdlib"`) has no cap. Packages that are not installed are an error.
     """
-    chosen = dict[str, SourceFile]()
+    sides: tuple[list[SourceFile], list[SourceFile]] = ([], [])
+    seen = set[str]()
     for package in config.packages:
         files = _package_files(package, config.max_file_bytes)
-        room: float = math.inf
+        room, rate = math.inf, config.held_out_stdlib
         if package != STDLIB:
             files.sort(key=lambda file: _stable_hash(file.name))
-            room = config.max_package_bytes
+            room, rate = config.max_package_bytes, config.held_out_packages
         for file in files:
             size = len(file.text.encode())
-            if size <= room and file.text not in chosen:
+            if size <= room and file.text not in seen:
                 room -= size
-                chosen[file.text] = file
-    return list(chosen.values())
+                seen.add(file.text)
+                sides[is_held_out(file.name, rate)].append(file)
+    return sides
 
 
 def is_held_out(name: str, per_mille: int) -> bool:
@@ -190,14 +183,11 @@ def _package_files(package: str, max_file_bytes: int) -> list[SourceFile]:
 
 def _looks_generated(text: str) -> bool:
     """Tables and machine-written files: little to learn, many tokens."""
-    if _GENERATED.search(text[:600]):
-        return True
-    lines = text.splitlines()
-    if max(map(len, lines)) > 1000:
-        return True
-    digits = sum(char.isdigit() for char in text)
+    marked = _GENERATED.search(text[:600]) is not None
+    long_lines = max(map(len, text.splitlines())) > 1000
     mostly_foreign = len(text.encode()) > 1.2 * len(text)
-    return mostly_foreign or digits > 0.2 * len(text)
+    mostly_digits = sum(char.isdigit() for char in text) > 0.2 * len(text)
+    return marked or long_lines or mostly_foreign or mostly_digits
 
 
 def _stable_hash(name: str) -> int:
