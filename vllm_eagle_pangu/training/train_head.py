@@ -134,15 +134,13 @@ def rollout_targets(
         target_ids: [V_d] int64, of each draft id.
 
     Returns:
-        probabilities renormalised over the draft vocabulary [N, V_d] bfloat16, and the draft
-        id of the target's most likely token [N] int64, -1 where it cannot be drafted.
+        probabilities renormalised over the draft vocabulary [N, V_d] bfloat16, and the target's
+        most likely token [N] int64, which perhaps cannot be drafted.
     """
-    draft_ids = torch.full((teacher.config.vocab_size,), -1, device=last.device)
-    draft_ids[target_ids] = torch.arange(len(target_ids), device=last.device)
     probs, best = [], []
     for part in last.split(rows):
         logits = teacher.logits(part)
-        best.append(draft_ids[logits.argmax(dim=-1)])
+        best.append(logits.argmax(dim=-1))
         drafted = logits[:, target_ids].float()
         probs.append(torch.softmax(drafted, dim=-1).to(torch.bfloat16))
     return torch.cat(probs), torch.cat(best)
@@ -167,12 +165,12 @@ def rollout_loss(
         wanted = best[:, part].flatten()
         same = batch.document[:, named] == batch.document[:, :anchors]
         spoken = (batch.spoken[:, named] & same).flatten()
-        usable = (spoken & (wanted >= 0)).float()
+        usable = (spoken & torch.isin(wanted, head.target_ids)).float()
         total, chosen = ChunkedCrossEntropy.apply(
             normed.flatten(0, 1), head.lm_head.weight, probs[:, part].flatten(0, 1), usable
         )
         losses.append(step_decay**step * total / usable.sum().clamp_min(1.0))
-        right = (chosen == wanted) & spoken
+        right = (head.target_ids[chosen] == wanted) & spoken
         matches.append(float(right.sum() / spoken.sum().clamp_min(1)))
     scale = sum(step_decay**step for step in range(steps))
     return torch.stack(losses).sum() / scale, matches
@@ -202,9 +200,9 @@ def measure_acceptance(
         found = [head.lm_head(normed).topk(width).indices for normed in walk]
         best = head.target_ids[torch.stack(found)].cpu()  # [K, B, A, width]
         anchors = best.shape[2]
-        later = torch.arange(anchors)[None] + torch.arange(2, steps + 2)[:, None]
         # [K, B, A]: the token that step k is to name, where it is of the same answer.
-        named, of = (part[:, later].transpose(0, 1) for part in (batch.tokens, batch.document))
+        windows = (part[:, 2:].unfold(1, anchors, 1) for part in (batch.tokens, batch.document))
+        named, of = (window.transpose(0, 1) for window in windows)
         document = batch.document[:, :anchors]
         right = (best == named[..., None]) & (of == document)[..., None]
         # [B, A]: whether the token after a place is spoken, and is the root.
