@@ -13,7 +13,6 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, compress, islice
@@ -96,12 +95,7 @@ def _conversations(config: AnswersConfig, tokenizer: Any, seed: int) -> list[lis
 
 
 def write_answers(
-    config: AnswersConfig,
-    target: Path,
-    asked: Sequence[Request],
-    folder: Path,
-    seed: int,
-    ranks: Ranks,
+    config: AnswersConfig, target: Path, asked: list[Request], folder: Path, seed: int, ranks: Ranks
 ) -> None:
     """Write the dataset to `folder`, every rank its parts; goes on where an earlier run ended."""
     size = config.batch * BATCHES_PER_PART
@@ -109,9 +103,9 @@ def write_answers(
         folder / "parts" / f"{start // size:05d}.json": asked[start : start + size]
         for start in range(0, len(asked), size)
     }
-    mine = [path for i, path in enumerate(parts) if ranks.owns(i) and not path.exists()]
+    mine = {path: part for path, part in ranks.share(parts.items()) if not path.exists()}
     if mine:
-        _answer(config, target, {path: parts[path] for path in mine}, seed)
+        _answer(config, target, mine, seed)
     ranks.meet()
     if ranks.first and not (folder / DATASET_FILE).exists():
         made = (json.loads(path.read_text()) for path in parts if path.exists())
@@ -120,17 +114,16 @@ def write_answers(
 
 
 def _answer(
-    config: AnswersConfig, target: Path, parts: dict[Path, Sequence[Request]], seed: int
+    config: AnswersConfig, target: Path, parts: dict[Path, list[Request]], seed: int
 ) -> None:
     started, made = time.monotonic(), 0
+    # By torchrun's variables an engine would look for its other ranks.
+    kept = {key: os.environ[key] for key in os.environ if not _OF_TORCHRUN.match(key)}
     # In a process of its own: its memory is free afterwards, and its world is its own.
     with (
-        patch.dict(os.environ, server_environment()),
+        patch.dict(os.environ, kept | server_environment(), clear=True),
         ProcessPoolExecutor(1, get_context("spawn"), _load, (config, target)) as engine,
     ):
-        # By torchrun's variables an engine would look for its other ranks.
-        for key in filter(_OF_TORCHRUN.match, tuple(os.environ)):
-            del os.environ[key]
         told = tqdm(parts.items(), "answers", unit="part")
         for path, asked in told:
             rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
@@ -168,7 +161,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _generate(asked: Sequence[Request], seed: int) -> list[Row]:
+def _generate(asked: list[Request], seed: int) -> list[Row]:
     """In the engine's process."""
     from vllm import SamplingParams
 

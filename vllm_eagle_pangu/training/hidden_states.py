@@ -68,9 +68,7 @@ def _todo(
 ) -> Iterator[tuple[list[Tensor], dict[int, Path]]]:
     """Of each batch that is not done its rows' token ids, each [T], and which files are missing."""
     rows, vocabulary = load_rows(folder), teacher.config.vocab_size
-    for number, batch in enumerate(_batches(list(rows.with_format(None)["seq_len"]))):
-        if not ranks.owns(number):
-            continue
+    for batch in ranks.share(_batches(list(rows.with_format(None)["seq_len"]))):
         tokens = [rows[row]["input_ids"] for row in batch]
         highest = int(torch.cat(tokens).max())
         if highest >= vocabulary:
