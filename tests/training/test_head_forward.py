@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
+from vllm_eagle_pangu.models.pangu_as_llama import load_target, save_llama_as_pangu
 from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys, save_head
-from vllm_eagle_pangu.training.hidden_states import PackedBatch
+from vllm_eagle_pangu.training.hidden_states import PackedBatch, Teacher
 from vllm_eagle_pangu.training.pretrain import build_target
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.train_head import measure_acceptance, rollout_loss, rollout_targets
 
 from .prepared import load_head, packed, tiny_shape

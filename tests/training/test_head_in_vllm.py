@@ -4,12 +4,12 @@
 import pytest
 import torch
 
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.training.answers import Request, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig
 from vllm_eagle_pangu.training.head import save_head
-from vllm_eagle_pangu.training.hidden_states import load_rows, write_hidden_states
+from vllm_eagle_pangu.training.hidden_states import Teacher, load_rows, write_hidden_states
 from vllm_eagle_pangu.training.run_folder import Ranks
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.train_head import measure_acceptance, train_head
 
 from .prepared import load_head, packed

@@ -10,8 +10,8 @@ import torch
 
 from vllm_eagle_pangu.training import pretrain, train_head
 from vllm_eagle_pangu.training.config import HeadConfig, TargetConfig
+from vllm_eagle_pangu.training.hidden_states import Teacher
 from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
-from vllm_eagle_pangu.training.teacher import Teacher
 from vllm_eagle_pangu.training.training_run import load_state
 
 from .prepared import prepare_with_states

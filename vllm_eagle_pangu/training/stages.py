@@ -18,13 +18,13 @@ import torch
 from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.fetch import MODELS, fetch
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TargetConfig, TrainConfig
 from vllm_eagle_pangu.training.corpus import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
-from vllm_eagle_pangu.training.hidden_states import write_hidden_states
+from vllm_eagle_pangu.training.hidden_states import Teacher, write_hidden_states
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.token_stream import read_texts, write_stream
 from vllm_eagle_pangu.training.train_head import train_head
 

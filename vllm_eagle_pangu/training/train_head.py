@@ -24,9 +24,8 @@ from vllm_eagle_pangu.training.head import (
     head_config,
     save_head,
 )
-from vllm_eagle_pangu.training.hidden_states import PackedBatch, PackedRows, load_rows
+from vllm_eagle_pangu.training.hidden_states import PackedBatch, PackedRows, Teacher, load_rows
 from vllm_eagle_pangu.training.run_folder import Ranks
-from vllm_eagle_pangu.training.teacher import Teacher
 from vllm_eagle_pangu.training.training_run import Figures, TrainingRun
 
 
