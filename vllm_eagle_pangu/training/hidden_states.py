@@ -85,7 +85,11 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
     """
     todo = list(_todo(folder, teacher, ranks))
     left = sum(len(ids) for tokens, _ in todo for ids in tokens)
-    _check_room(folder, teacher, left * ranks.size)
+    needs = left * ranks.size * (len(teacher.taps) + 1) * teacher.config.hidden_size * 2
+    if needs > (free := shutil.disk_usage(folder).free):
+        problem = f"hidden states need {needs / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB"
+        mend = "name a folder on another disk, or ask for fewer samples"
+        raise refusal("run_dir", str(folder), problem, mend)
     check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)}, ranks)
     with tqdm(total=left, unit="tok", desc="hidden states", mininterval=REPORT_S) as told:
         for tokens, missing in todo:
@@ -141,15 +145,6 @@ def load_rows(folder: Path) -> Any:
             problem = f"its dataset has no {column!r}"
             raise refusal("run_dir", str(folder), problem, "prepare it again")
     return rows
-
-
-def _check_room(folder: Path, teacher: Teacher, tokens: int) -> None:
-    needs = tokens * (len(teacher.taps) + 1) * teacher.config.hidden_size * 2
-    free = shutil.disk_usage(folder).free
-    if needs > free:
-        problem = f"hidden states need {needs / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB"
-        mend = "name a folder on another disk, or ask for fewer samples"
-        raise refusal("run_dir", str(folder), problem, mend)
 
 
 def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:
