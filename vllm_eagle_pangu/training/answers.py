@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, compress, islice
+from itertools import chain, compress, cycle, islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,8 @@ def requests(
         prompts = _snippets(config, stream, seed)
     else:
         prompts = _conversations(config, tokenizer, seed)
-    asked = [
-        Request(prompt, config.max_tokens, config.temperatures[i % len(config.temperatures)])
-        for i, prompt in enumerate(prompts)
-    ]
+    temperatures = cycle(config.temperatures)
+    asked = [Request(prompt, config.max_tokens, next(temperatures)) for prompt in prompts]
     if stream is not None and config.corpus_share:
         plain = round(len(asked) * config.corpus_share / (1 - config.corpus_share))
         length = min(max(config.prompt_lengths) + config.max_tokens, len(stream) // 3)
@@ -175,11 +173,10 @@ def _generate(asked: list[Request], seed: int) -> list[Row]:
         for one in spoken
     ]
     prompts = [{"prompt_token_ids": one.prompt} for one in spoken]
-    outputs = _llm.generate(prompts, params, use_tqdm=False) if prompts else []
-    answers = iter([list(output.outputs[0].token_ids) for output in outputs])
+    outputs = iter(_llm.generate(prompts, params, use_tqdm=False) if prompts else ())
     rows = []
     for request in asked:
-        answer = next(answers) if request.max_tokens else []
+        answer = list(next(outputs).outputs[0].token_ids) if request.max_tokens else []
         ids = request.prompt + answer
         mask = [0] * len(request.prompt) + [1] * len(answer) if answer else [1] * len(ids)
         rows.append({"input_ids": ids, "loss_mask": mask})
