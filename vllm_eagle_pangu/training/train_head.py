@@ -177,11 +177,7 @@ def rollout_loss(
 
 @torch.inference_mode()
 def measure_acceptance(
-    head: EagleHead,
-    teacher: Teacher,
-    batches: Iterable[PackedBatch],
-    steps: int,
-    width: int = 4,
+    head: EagleHead, teacher: Teacher, batches: Iterable[PackedBatch], steps: int, width: int = 4
 ) -> dict[str, float]:
     """Acceptance over all answers of `batches`, by the walk of chain drafting, without an engine.
 
