@@ -14,11 +14,10 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import chain, compress, cycle, islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -43,8 +42,7 @@ _OF_TORCHRUN = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_|TOR
 Row = dict[str, list[int]]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Token ids, and how they are answered; not at all if `max_tokens` is 0."""
 
     prompt: list[int]

@@ -14,12 +14,11 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -45,16 +44,14 @@ _SENTENCE = re.compile(r"[A-Z][^.:]{15,160}\.(?=\s|$)")
 _PROSE = re.compile(r"[A-Z][^`|<>{}\[\]=\\]+[.!]")
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """`source`: the name that decided its side. `values`: what it puts into a template's slots."""
 
     source: str
     values: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """`sources`: the names whose hashes decided its side."""
 
     kind: str
@@ -94,7 +91,7 @@ def write_instructions(path: Path, count: int, seed: int, held_out: bool = False
     `measure/instructions.jsonl` is 80 of the held-out side with seed 0.
     """
     chosen = instructions(count, seed, held_out)
-    rows = ({"id": f"instruction-{n:03d}", **asdict(one)} for n, one in enumerate(chosen))
+    rows = ({"id": f"instruction-{n:03d}", **one._asdict()} for n, one in enumerate(chosen))
     write_json_lines(rows, path)
 
 
