@@ -176,10 +176,8 @@ def save_head(head: EagleHead, folder: Path, dtype: torch.dtype = torch.bfloat16
     with whole_file(folder / WEIGHTS_FILE) as partial:
         partial.write_bytes(save(weights, metadata={"format": "pt"}))
     # As transformers 4 and other readers have these two.
-    older = {
-        "rope_theta": head.config.rope_parameters["rope_theta"],
-        "torch_dtype": str(dtype).removeprefix("torch."),
-    }
+    theta = head.config.rope_parameters["rope_theta"]
+    older = {"rope_theta": theta, "torch_dtype": str(dtype).removeprefix("torch.")}
     with whole_file(folder / "config.json") as partial:
         partial.write_text(json.dumps(head.config.to_diff_dict() | older, indent=2) + "\n")
 
@@ -198,13 +196,10 @@ def offsets_and_mask(target_ids: Tensor, vocab_size: int) -> tuple[Tensor, Tenso
 def draft_vocabulary(prepared: Path, vocab_size: int, size: int) -> Tensor:
     """The `size` most frequent ids of the answers in `prepared`; ties go to the lower id.
 
-    Gives the target id of each draft id, [size] int64, ascending.
+    Gives the target id of each draft id, [size] int64, ascending. Made once: kept as
+    `d2t-{size}.npy` and `t2d-{size}.npy`, where speculators keeps and finds them, too.
 
-    Made once: kept as `d2t-{size}.npy` and `t2d-{size}.npy`, where speculators keeps and finds
-    them, too.
-
-    Raises:
-        ValueError: `size` is not in 1..V-1 (vLLM refuses a d2t for equal vocabularies).
+    Raises ValueError where `size` is not in 1..V-1 (vLLM refuses a d2t for equal vocabularies).
     """
     if not 0 < size < vocab_size:
         problem = f"the target's vocabulary has {vocab_size}"

@@ -30,7 +30,6 @@ from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs, whole_file
 
 # Tokens of one forward, padding included.
 BATCH_TOKENS = 4096
-REPORT_S = 30.0
 STATES_FOLDER = "hidden_states"
 
 
@@ -91,7 +90,7 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
         mend = "name a folder on another disk, or ask for fewer samples"
         raise refusal("run_dir", str(folder), problem, mend)
     check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)}, ranks)
-    with tqdm(total=left, unit="tok", desc="hidden states", mininterval=REPORT_S) as told:
+    with tqdm(total=left, unit="tok", desc="hidden states", mininterval=30) as told:
         for tokens, missing in todo:
             # Behind a row's end nothing looks back at the padding.
             padded = pad_sequence(tokens, batch_first=True).to(teacher.device)

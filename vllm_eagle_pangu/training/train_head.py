@@ -28,6 +28,9 @@ from vllm_eagle_pangu.training.hidden_states import PackedBatch, PackedRows, Tea
 from vllm_eagle_pangu.training.run_folder import Ranks
 from vllm_eagle_pangu.training.training_run import Figures, TrainingRun
 
+# Rows whose logits stay in the cache.
+CHUNK = 512
+
 
 def build_head(config: LlamaConfig, teacher: Teacher, target_ids: Tensor) -> EagleHead:
     """A fresh head that starts with what the target has learnt.
@@ -83,24 +86,22 @@ def train_head(
     inputs = {f"target_model.{key}": getattr(shape, key) for key in OF_TARGET}
     for key in ("intermediate_size", "draft_vocab_size", "taps"):
         inputs[f"head.{key}"] = getattr(config, key)
-    forward = head
+    forward, steps = head, config.rollout_steps
     if config.compile:
-        torch._dynamo.config.recompile_limit = 4 * config.rollout_steps
+        torch._dynamo.config.recompile_limit = 4 * steps
         forward = torch.compile(head, dynamic=False)
 
     def learn(step: int, _progress: float) -> tuple[int, Figures]:
         batch = batches.batch(step * ranks.size + ranks.rank).to(teacher.device)
         with torch.autocast(teacher.device.type, dtype=torch.bfloat16):
-            loss, matches = rollout_loss(
-                forward, teacher, batch, config.rollout_steps, config.step_decay
-            )
+            loss, matches = rollout_loss(forward, teacher, batch, steps, config.step_decay)
         loss.backward()
         shares = {f"match_{step}": share for step, share in enumerate(matches)}
         return batch.tokens.numel(), {"loss": float(loss.detach()), **shares}
 
     def save() -> Figures:
         save_head(head, folder / "draft")
-        return measure_acceptance(head, teacher, held_out.all(), config.rollout_steps)
+        return measure_acceptance(head, teacher, held_out.all(), steps)
 
     TrainingRun(config, head, folder, inputs, ranks).train(learn, save)
     return head.eval()
@@ -140,8 +141,7 @@ def rollout_targets(
     for part in last.split(rows):
         logits = teacher.logits(part)
         best.append(logits.argmax(dim=-1))
-        drafted = logits[:, target_ids].float()
-        probs.append(torch.softmax(drafted, dim=-1).to(torch.bfloat16))
+        probs.append(logits[:, target_ids].float().softmax(dim=-1).to(torch.bfloat16))
     return torch.cat(probs), torch.cat(best)
 
 
@@ -166,7 +166,7 @@ def rollout_loss(
         spoken = (batch.spoken[:, named] & same).flatten()
         usable = (spoken & torch.isin(wanted, head.target_ids)).float()
         total, chosen = ChunkedCrossEntropy.apply(
-            normed.flatten(0, 1), head.lm_head.weight, probs[:, part].flatten(0, 1), usable
+            normed.flatten(0, 1), head.lm_head.weight, probs[:, part].flatten(0, 1), usable, CHUNK
         )
         losses.append(step_decay**step * total / usable.sum().clamp_min(1.0))
         right = (head.target_ids[chosen] == wanted) & spoken
@@ -238,12 +238,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        row_weights: Tensor,
-        rows: int = 512,
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, row_weights: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
         """Sum over rows of row_weights * CE(targets, softmax(hidden @ weight.T)).
 
@@ -251,7 +246,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
         Args:
             hidden: [N, H]; weight: [V, H].
-            targets: [N, V] probabilities; row_weights: [N] float32.
+            targets: [N, V] probabilities; row_weights: [N] float32; rows: of a chunk.
 
         Returns:
             scalar float32 loss, and each row's most likely class [N] int64.
