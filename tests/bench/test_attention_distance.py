@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from vllm_eagle_pangu.bench.attention_distance import WatchedDrafter, distance_rows, distances
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
+from vllm_eagle_pangu.training.hidden_states import Teacher
 
 TEXT = list(b"def attention(self, rows):\n    return rows\n")
 

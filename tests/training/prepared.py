@@ -10,9 +10,8 @@ from transformers import LlamaConfig
 from vllm_eagle_pangu.training.answers import save_rows
 from vllm_eagle_pangu.training.config import HeadConfig
 from vllm_eagle_pangu.training.head import EagleHead, head_config
-from vllm_eagle_pangu.training.hidden_states import PackedBatch, write_hidden_states
+from vllm_eagle_pangu.training.hidden_states import PackedBatch, Teacher, write_hidden_states
 from vllm_eagle_pangu.training.run_folder import Ranks
-from vllm_eagle_pangu.training.teacher import Teacher
 
 # Section `head` of a run that takes seconds, for the tiny Llama.
 HEAD = {

@@ -5,10 +5,15 @@ from pathlib import Path
 import pytest
 
 from vllm_eagle_pangu import fetch
+from vllm_eagle_pangu.checked import checked, read_yaml
 from vllm_eagle_pangu.training.command import run
-from vllm_eagle_pangu.training.config import load_config
+from vllm_eagle_pangu.training.config import TrainConfig
 
 HEAD = "head: {taps: [1, 2], draft_vocab_size: 8, max_minutes: 1}\n"
+
+
+def load_config(path: Path) -> TrainConfig:
+    return checked(TrainConfig, read_yaml(path))
 
 
 def written(folder: Path, text: str) -> Path:

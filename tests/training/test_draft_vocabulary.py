@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.training.draft_vocabulary import (
+from vllm_eagle_pangu.training.head import (
     FREQUENCIES_FILE,
     draft_vocabulary,
     offsets_and_mask,

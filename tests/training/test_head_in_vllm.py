@@ -4,15 +4,13 @@
 import pytest
 import torch
 
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.training.answers import Request, write_answers
 from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
 from vllm_eagle_pangu.training.head import save_head
-from vllm_eagle_pangu.training.hidden_states import load_rows, write_hidden_states
-from vllm_eagle_pangu.training.rollout import measure_acceptance
+from vllm_eagle_pangu.training.hidden_states import Teacher, load_rows, write_hidden_states
 from vllm_eagle_pangu.training.run_folder import Ranks
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
-from vllm_eagle_pangu.training.train_head import train_head
+from vllm_eagle_pangu.training.train_head import measure_acceptance, train_head
 
 from .prepared import load_head, packed
 
@@ -50,10 +48,7 @@ def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
     write_answers(ANSWERS, tiny_llama, asked, prepared, 0, Ranks())
     assert [row["input_ids"][:4].tolist() for row in load_rows(prepared)] == prompts
     write_hidden_states(prepared, teacher, Ranks())
-    target_ids = draft_vocabulary(prepared, teacher.config.vocab_size, CONFIG.draft_vocab_size)
-    head = train_head(
-        CONFIG, teacher, target_ids, prepared, tmp_path / "run", 0, lambda _: None, Ranks()
-    )
+    head = train_head(CONFIG, teacher, prepared, tmp_path / "run", 0, Ranks())
     save_head(head, tmp_path / "draft", torch.float32)
     head = load_head(tmp_path / "draft")
     asked = [{"prompt_token_ids": ids} for ids in prompts[:8]]

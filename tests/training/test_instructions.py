@@ -82,7 +82,7 @@ def test_every_slot_is_filled_and_every_template_used():
     for kind, entry in BOOK["kinds"].items():
         known = set(BOOK["topics"]) | set(BOOK["details"])
         if entry["from"] != "topics":
-            items = getattr(module, entry["from"])(False)
+            items = module.quotes(False)[entry["from"]]
             known |= {slot for item in items for slot in item.values} | {"broken", "does"}
         for template in entry["templates"]:
             slots = set(re.findall(r"\{([^}]*)\}", template))
@@ -102,8 +102,9 @@ def test_the_sides_share_no_source_no_function_and_no_text(training, shipped):
     held_out = {source for entry in shipped for source in entry["sources"]}
     assert not held_out & {source for one in training for source in one.sources}
     assert not {entry["prompt"] for entry in shipped} & {one.prompt for one in training}
-    for items, slot in ((module.functions, "doc"), (module.texts, "text")):
-        ours, theirs = ({item.values[slot] for item in items(side)} for side in (False, True))
+    for kind, slot in (("functions", "doc"), ("texts", "text")):
+        sides = (module.quotes(side)[kind] for side in (False, True))
+        ours, theirs = ({item.values[slot] for item in items} for items in sides)
         assert ours and theirs and not ours & theirs
 
 

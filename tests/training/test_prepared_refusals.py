@@ -18,12 +18,12 @@ import torch
 from datasets import load_from_disk
 from safetensors.torch import load_file, save_file
 
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.training import answers, hidden_states
 from vllm_eagle_pangu.training.command import run
 from vllm_eagle_pangu.training.config import AnswersConfig
-from vllm_eagle_pangu.training.hidden_states import load_rows, states_file
+from vllm_eagle_pangu.training.hidden_states import Teacher, load_rows, states_file
 from vllm_eagle_pangu.training.run_folder import Ranks
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
 
 from .prepared import HEAD, prepare, prepare_with_states
 

@@ -43,8 +43,9 @@ KEEP_HEADS = """
 import sys
 from pathlib import Path
 import torch
+from vllm_eagle_pangu.checked import checked, read_yaml
 from vllm_eagle_pangu.training import stages
-from vllm_eagle_pangu.training.config import load_config
+from vllm_eagle_pangu.training.config import TrainConfig
 
 def kept(*args):
     head = train_head(*args)
@@ -52,7 +53,7 @@ def kept(*args):
     return head
 
 train_head, stages.train_head = stages.train_head, kept
-stages.run_stages(load_config(Path(sys.argv[1])))
+stages.run_stages(checked(TrainConfig, read_yaml(Path(sys.argv[1]))))
 """
 
 

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run killed after a save and started again ends with the weights of an uninterrupted run."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from vllm_eagle_pangu.training import pretrain, train_head
 from vllm_eagle_pangu.training.config import HeadConfig, TargetConfig
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
-from vllm_eagle_pangu.training.pretrain import build_target, pretrain
+from vllm_eagle_pangu.training.hidden_states import Teacher
 from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
-from vllm_eagle_pangu.training.teacher import Teacher
-from vllm_eagle_pangu.training.train_head import train_head
 from vllm_eagle_pangu.training.training_run import load_state
 
 from .prepared import prepare_with_states
@@ -58,19 +57,26 @@ def stream() -> np.ndarray:
     return np.random.default_rng(0).integers(0, VOCAB, 600).astype(np.uint16)
 
 
-def interrupted(run, folder: Path) -> torch.nn.Module:
-    """What `run(folder, export)` gives that was killed while it exported for the fourth time."""
-    exports = 0
+@pytest.fixture
+def interrupted(monkeypatch):
+    """What `run(folder)` gives that was killed while `module.name` exported for the fourth time."""
 
-    def export(_: torch.nn.Module) -> None:
-        nonlocal exports
-        exports += 1
-        if exports == 4:
-            raise KilledError
+    def interrupted(run, folder: Path, module, name: str) -> torch.nn.Module:
+        exports, export = 0, getattr(module, name)
 
-    with pytest.raises(KilledError):
-        run(folder, export)
-    return run(folder)
+        def killed(model: torch.nn.Module, folder: Path) -> None:
+            nonlocal exports
+            exports += 1
+            if exports == 4:
+                raise KilledError
+            export(model, folder)
+
+        with monkeypatch.context() as patch, pytest.raises(KilledError):
+            patch.setattr(module, name, killed)
+            run(folder)
+        return run(folder)
+
+    return interrupted
 
 
 def assert_same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
@@ -80,12 +86,15 @@ def assert_same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
         assert torch.equal(left, right), name
 
 
-def test_target_run_resumes_to_the_same_weights_and_log(tmp_path, stream):
-    def run(folder: Path, export=lambda model: None) -> torch.nn.Module:
-        return pretrain(TARGET, stream, VOCAB, folder, 5, export)
+def test_target_run_resumes_to_the_same_weights_and_log(tmp_path, stream, tiny_llama, interrupted):
+    weights = shutil.ignore_patterns("config.json", "*.safetensors")
+    tokenizer = shutil.copytree(tiny_llama, tmp_path / "tokenizer", ignore=weights)
+
+    def run(folder: Path) -> torch.nn.Module:
+        return pretrain.pretrain(TARGET, stream, tokenizer, folder, 5)
 
     whole = run(tmp_path / "whole")
-    resumed = interrupted(run, tmp_path / "cut")
+    resumed = interrupted(run, tmp_path / "cut", pretrain, "save_llama_as_pangu")
     assert_same_weights(whole, resumed)
 
     def logged(name: str) -> list[str]:
@@ -95,18 +104,17 @@ def test_target_run_resumes_to_the_same_weights_and_log(tmp_path, stream):
     assert logged("cut") == logged("whole") == ["step", "2", "4", "6", "8"]
 
 
-def test_head_run_resumes_to_the_same_weights(tmp_path, stream):
+def test_head_run_resumes_to_the_same_weights(tmp_path, stream, interrupted):
     torch.manual_seed(1)
-    teacher = Teacher(build_target(TARGET, VOCAB), HEAD.taps)
+    teacher = Teacher(pretrain.build_target(TARGET, VOCAB), HEAD.taps)
     rows = [stream[start : start + 6 + start % 8].tolist() for start in range(0, 400, 10)]
     prepared = prepare_with_states(tmp_path / "prepared", teacher, rows, prompt=2)
-    target_ids = draft_vocabulary(prepared, VOCAB, HEAD.draft_vocab_size)
 
-    def run(folder: Path, export=lambda head: None) -> torch.nn.Module:
-        return train_head(HEAD, teacher, target_ids, prepared, folder, 5, export, Ranks())
+    def run(folder: Path) -> torch.nn.Module:
+        return train_head.train_head(HEAD, teacher, prepared, folder, 5, Ranks())
 
     whole = run(tmp_path / "whole")
-    resumed = interrupted(run, tmp_path / "cut")
+    resumed = interrupted(run, tmp_path / "cut", train_head, "save_head")
     assert_same_weights(whole, resumed)
     growth = (tmp_path / "cut" / "acceptance.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in growth] == ["step", *map(str, range(1, 9))]

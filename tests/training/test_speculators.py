@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary, offsets_and_mask
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
+from vllm_eagle_pangu.training.head import draft_vocabulary, offsets_and_mask
+from vllm_eagle_pangu.training.hidden_states import Teacher
 
 from .prepared import prepare_with_states
 

@@ -129,10 +129,11 @@ answers: {{prompts: {asked}, samples: {samples}, max_tokens: 4, batch: 1,
 
 
 def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
-    files = corpus.select_files(CorpusConfig(packages=("fake",)))
-    assert len(files) == 30
-    sides = [corpus.is_held_out(file.name, 200) for file in files]
-    assert 0 < sum(sides) < 15
+    config = CorpusConfig(packages=("fake",), held_out_packages=200)
+    training, held_out = corpus.split_corpus(config)
+    assert len(training) + len(held_out) == 30 and 0 < len(held_out) < 15
+    assert all(corpus.is_held_out(file.name, 200) for file in held_out)
+    assert not any(corpus.is_held_out(file.name, 200) for file in training)
     assert corpus.is_held_out("stdlib/a.py", 1000) and not corpus.is_held_out("stdlib/a.py", 0)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.reference.drafter import EMBEDDING, ReferenceDrafter
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
+from vllm_eagle_pangu.training.hidden_states import Teacher
 
 
 class WatchedDrafter(ReferenceDrafter):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from vllm_eagle_pangu.models.registration import (
     PANGU_ARCHITECTURE,
@@ -24,6 +24,7 @@ from vllm_eagle_pangu.models.registration import (
 )
 
 WEIGHTS_FILE = "model.safetensors"
+SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
 
 _SHARED_KEYS = (
     "vocab_size",
@@ -88,6 +89,26 @@ def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dic
         torch_dtype=dtype,
     )
     return pangu
+
+
+def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """Load a target: openPangu Embedded, Llama or Qwen3, as a Hugging Face folder.
+
+    Raises:
+        ValueError: there is no config.json, or it is of another architecture; names which ones.
+    """
+    path = Path(folder) / "config.json"
+    if not path.exists():
+        raise ValueError(f"target={str(folder)!r} has no config.json: name a Hugging Face folder")
+    architecture = (json.loads(path.read_text()).get("architectures") or ["none"])[0]
+    if architecture == PANGU_ARCHITECTURE:
+        return load_pangu_as_llama(folder, dtype)
+    if architecture not in SUPPORTED_ARCHITECTURES:
+        raise ValueError(
+            f"target={str(folder)!r} is a {architecture}: "
+            f"heads can be trained for {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
 def load_pangu_as_llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaForCausalLM:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache
 
-from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
-from vllm_eagle_pangu.models.registration import PANGU_MODEL_TYPE
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 
 
 class ReferenceTarget:
@@ -21,11 +19,7 @@ class ReferenceTarget:
     """
 
     def __init__(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        config = json.loads((Path(folder) / "config.json").read_text())
-        if config["model_type"] == PANGU_MODEL_TYPE:
-            self._model = load_pangu_as_llama(folder, dtype)
-        else:
-            self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        self._model = load_target(folder, dtype)
         self._model.set_attn_implementation("eager")
         self._dtype = dtype
         layers = len(self._model.model.layers)

@@ -13,13 +13,11 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import chain, compress, islice
+from itertools import chain, compress, cycle, islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -29,7 +27,7 @@ from tqdm import tqdm
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_texts
 from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.training.config import AnswersConfig
-from vllm_eagle_pangu.training.draft_vocabulary import FREQUENCIES_FILE
+from vllm_eagle_pangu.training.head import FREQUENCIES_FILE
 from vllm_eagle_pangu.training.instructions import instructions
 from vllm_eagle_pangu.training.run_folder import Ranks, whole_file
 from vllm_eagle_pangu.training.token_stream import TokenWindows
@@ -44,8 +42,7 @@ _OF_TORCHRUN = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_|TOR
 Row = dict[str, list[int]]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Token ids, and how they are answered; not at all if `max_tokens` is 0."""
 
     prompt: list[int]
@@ -64,10 +61,8 @@ def requests(
         prompts = _snippets(config, stream, seed)
     else:
         prompts = _conversations(config, tokenizer, seed)
-    asked = [
-        Request(prompt, config.max_tokens, config.temperatures[i % len(config.temperatures)])
-        for i, prompt in enumerate(prompts)
-    ]
+    temperatures = cycle(config.temperatures)
+    asked = [Request(prompt, config.max_tokens, next(temperatures)) for prompt in prompts]
     if stream is not None and config.corpus_share:
         plain = round(len(asked) * config.corpus_share / (1 - config.corpus_share))
         length = min(max(config.prompt_lengths) + config.max_tokens, len(stream) // 3)
@@ -96,12 +91,7 @@ def _conversations(config: AnswersConfig, tokenizer: Any, seed: int) -> list[lis
 
 
 def write_answers(
-    config: AnswersConfig,
-    target: Path,
-    asked: Sequence[Request],
-    folder: Path,
-    seed: int,
-    ranks: Ranks,
+    config: AnswersConfig, target: Path, asked: list[Request], folder: Path, seed: int, ranks: Ranks
 ) -> None:
     """Write the dataset to `folder`, every rank its parts; goes on where an earlier run ended."""
     size = config.batch * BATCHES_PER_PART
@@ -109,9 +99,9 @@ def write_answers(
         folder / "parts" / f"{start // size:05d}.json": asked[start : start + size]
         for start in range(0, len(asked), size)
     }
-    mine = [path for i, path in enumerate(parts) if ranks.owns(i) and not path.exists()]
+    mine = {path: part for path, part in ranks.share(parts.items()) if not path.exists()}
     if mine:
-        _answer(config, target, {path: parts[path] for path in mine}, seed)
+        _answer(config, target, mine, seed)
     ranks.meet()
     if ranks.first and not (folder / DATASET_FILE).exists():
         made = (json.loads(path.read_text()) for path in parts if path.exists())
@@ -120,17 +110,16 @@ def write_answers(
 
 
 def _answer(
-    config: AnswersConfig, target: Path, parts: dict[Path, Sequence[Request]], seed: int
+    config: AnswersConfig, target: Path, parts: dict[Path, list[Request]], seed: int
 ) -> None:
     started, made = time.monotonic(), 0
+    # By torchrun's variables an engine would look for its other ranks.
+    kept = {key: os.environ[key] for key in os.environ if not _OF_TORCHRUN.match(key)}
     # In a process of its own: its memory is free afterwards, and its world is its own.
     with (
-        patch.dict(os.environ, server_environment()),
+        patch.dict(os.environ, kept | server_environment(), clear=True),
         ProcessPoolExecutor(1, get_context("spawn"), _load, (config, target)) as engine,
     ):
-        # By torchrun's variables an engine would look for its other ranks.
-        for key in filter(_OF_TORCHRUN.match, tuple(os.environ)):
-            del os.environ[key]
         told = tqdm(parts.items(), "answers", unit="part")
         for path, asked in told:
             rows = engine.submit(_generate, asked, 100_000 * seed + int(path.stem)).result()
@@ -168,7 +157,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _generate(asked: Sequence[Request], seed: int) -> list[Row]:
+def _generate(asked: list[Request], seed: int) -> list[Row]:
     """In the engine's process."""
     from vllm import SamplingParams
 
@@ -182,11 +171,10 @@ def _generate(asked: Sequence[Request], seed: int) -> list[Row]:
         for one in spoken
     ]
     prompts = [{"prompt_token_ids": one.prompt} for one in spoken]
-    outputs = _llm.generate(prompts, params, use_tqdm=False) if prompts else []
-    answers = iter([list(output.outputs[0].token_ids) for output in outputs])
+    outputs = iter(_llm.generate(prompts, params, use_tqdm=False) if prompts else ())
     rows = []
     for request in asked:
-        answer = next(answers) if request.max_tokens else []
+        answer = list(next(outputs).outputs[0].token_ids) if request.max_tokens else []
         ids = request.prompt + answer
         mask = [0] * len(request.prompt) + [1] * len(answer) if answer else [1] * len(ids)
         rows.append({"input_ids": ids, "loss_mask": mask})

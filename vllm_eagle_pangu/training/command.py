@@ -6,8 +6,9 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from vllm_eagle_pangu.checked import checked, read_yaml
 from vllm_eagle_pangu.fetch import FetchError
-from vllm_eagle_pangu.training.config import load_config
+from vllm_eagle_pangu.training.config import TrainConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_eagle_pangu.training.stages import run_stages  # torch takes seconds to import
 
     try:
-        run_stages(load_config(args.config))
+        run_stages(checked(TrainConfig, read_yaml(args.config)))
     except (ValueError, FileNotFoundError, FetchError) as error:
         print(f"eagle-pangu train: {error}", file=sys.stderr)
         return 2

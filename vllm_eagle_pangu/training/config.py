@@ -11,13 +11,12 @@ A file has general keys and a section for each stage it runs:
     head: {max_minutes: 30}
 """
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from vllm_eagle_pangu.checked import CHECKED, Count, checked, read_yaml
+from vllm_eagle_pangu.checked import CHECKED, Count
 from vllm_eagle_pangu.config import refusal
 
 
@@ -149,13 +148,3 @@ class TrainConfig:
         if self.corpus is not None and self.texts:
             problem = "a corpus section is given too"
             raise refusal("texts", list(self.texts), problem, "keep one of them")
-
-
-def load_config(path: Path) -> TrainConfig:
-    """Read and check a training YAML.
-
-    Raises:
-        ValueError: an unknown or missing key, or a bad value; names key, value and mend.
-    """
-    config: TrainConfig = checked(TrainConfig, read_yaml(path))
-    return config

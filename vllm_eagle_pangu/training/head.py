@@ -3,7 +3,8 @@
 
 Arithmetic and weight names follow vLLM's `model_executor/models/llama_eagle3.py` with
 `norm_before_residual` and `norm_output` off: the residual is the raw hidden state, and the
-next draft step is fed the state *before* the final norm.
+next draft step is fed the state *before* the final norm. It drafts from the tokens that are most
+frequent in the answers: with all, its output layer would dwarf it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -24,11 +26,13 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
 )
 
+from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.models.pangu_as_llama import WEIGHTS_FILE
 from vllm_eagle_pangu.training.config import HeadConfig
-from vllm_eagle_pangu.training.draft_vocabulary import offsets_and_mask
 from vllm_eagle_pangu.training.run_folder import whole_file
 
+FREQUENCIES_FILE = "token_freq.pt"
+"""How often the target said a token: a dict, as speculators writes it."""
 OF_TARGET = (
     *("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"),
     *("max_position_embeddings", "rms_norm_eps"),
@@ -172,9 +176,45 @@ def save_head(head: EagleHead, folder: Path, dtype: torch.dtype = torch.bfloat16
     with whole_file(folder / WEIGHTS_FILE) as partial:
         partial.write_bytes(save(weights, metadata={"format": "pt"}))
     # As transformers 4 and other readers have these two.
-    older = {
-        "rope_theta": head.config.rope_parameters["rope_theta"],
-        "torch_dtype": str(dtype).removeprefix("torch."),
-    }
+    theta = head.config.rope_parameters["rope_theta"]
+    older = {"rope_theta": theta, "torch_dtype": str(dtype).removeprefix("torch.")}
     with whole_file(folder / "config.json") as partial:
         partial.write_text(json.dumps(head.config.to_diff_dict() | older, indent=2) + "\n")
+
+
+def offsets_and_mask(target_ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """What checkpoints call d2t and t2d. target_ids: [V_d] int64, of each draft id; ascending.
+
+    Returns:
+        [V_d] int64, target id = draft id + d2t[draft id]; and [V] bool, which target ids can be
+        drafted.
+    """
+    offsets = target_ids - torch.arange(len(target_ids))
+    return offsets, torch.isin(torch.arange(vocab_size), target_ids)
+
+
+def draft_vocabulary(prepared: Path, vocab_size: int, size: int) -> Tensor:
+    """The `size` most frequent ids of the answers in `prepared`; ties go to the lower id.
+
+    Gives the target id of each draft id, [size] int64, ascending. Made once: kept as
+    `d2t-{size}.npy` and `t2d-{size}.npy`, where speculators keeps and finds them, too.
+
+    Raises ValueError where `size` is not in 1..V-1 (vLLM refuses a d2t for equal vocabularies).
+    """
+    if not 0 < size < vocab_size:
+        problem = f"the target's vocabulary has {vocab_size}"
+        mend = "choose at least 1 and less than that"
+        raise refusal("head.draft_vocab_size", size, problem, mend)
+    offsets, mask = (prepared / f"{name}-{size}.npy" for name in ("d2t", "t2d"))
+    if offsets.exists():
+        return torch.from_numpy(np.load(offsets)) + torch.arange(size)
+    said = torch.load(prepared / FREQUENCIES_FILE, weights_only=True)
+    counts = torch.tensor([said.get(token, 0) for token in range(vocab_size)])
+    order = torch.sort(counts, descending=True, stable=True).indices
+    target_ids = order[:size].sort().values
+    d2t, t2d = offsets_and_mask(target_ids, vocab_size)
+    np.save(mask, t2d.numpy())
+    np.save(offsets, d2t.numpy())
+    coverage = float(counts[target_ids].sum() / counts.sum().clamp_min(1))
+    print(f"draft vocabulary: {coverage:.2%} of the answers' tokens")
+    return target_ids

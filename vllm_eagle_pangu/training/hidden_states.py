@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target's hidden states, taken once for every step: a file a row, as speculators reads it.
+"""The target as a head's teacher: its hidden states, taken once for every step, a file a row.
 
 `hidden_states/hs_{i}.safetensors` of row i: `token_ids [T] int64`, and `hidden_states [T, taps + 1,
 H] bfloat16`, residual streams at the taps and behind the last layer, before its norm. That is what
-vLLM's method `extract_hidden_states` gives, too, and `speculators generate-offline-data` writes.
-`inputs.json` beside them names the taps, which no file does. Read, they are batches of one shape,
-as a compiled step needs them, packed from answers of many lengths.
+vLLM's method `extract_hidden_states` gives, too, and `speculators generate-offline-data` writes and
+speculators reads. `inputs.json` beside them names the taps, which no file does. Read, they are
+batches of one shape, as a compiled step needs them, packed from answers of many lengths.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,19 +20,56 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs, whole_file
-from vllm_eagle_pangu.training.teacher import Teacher
 
 # Tokens of one forward, padding included.
 BATCH_TOKENS = 4096
-REPORT_S = 30.0
 STATES_FOLDER = "hidden_states"
+
+
+class Teacher:
+    """A frozen target. Taps count layers: tap k is the residual stream after k layers."""
+
+    def __init__(self, model: Any, taps: tuple[int, ...]) -> None:
+        layers = model.config.num_hidden_layers
+        if sorted(set(taps)) != list(taps) or taps[0] < 1 or taps[-1] > layers:
+            raise ValueError(
+                f"head.taps={list(taps)} must be ascending, distinct and in 1..{layers} "
+                "(tap k is the state after k layers)"
+            )
+        self.model, self.taps = model.eval().requires_grad_(False), taps
+        self.config, self.device = model.config, model.device
+        self.embedding: nn.Embedding = model.get_input_embeddings()
+        self.output_weight: Tensor = model.get_output_embeddings().weight  # [V, H_t]
+        self._caught: dict[int, Tensor] = {}
+        for tap in {*taps, layers}:
+            model.model.layers[tap - 1].register_forward_hook(partial(self._catch, tap))
+
+    @torch.no_grad()
+    def read(self, tokens: Tensor) -> Tensor:
+        """tokens: [B, T] -> [B, T, taps + 1, H], residual streams at taps and behind all layers.
+
+        The last is not normed yet: `logits` does that.
+        """
+        self.model.model(input_ids=tokens, use_cache=False)
+        taps = (*self.taps, self.config.num_hidden_layers)
+        found = torch.stack([self._caught[tap] for tap in taps], dim=2)
+        self._caught.clear()
+        return found
+
+    @torch.no_grad()
+    def logits(self, last: Tensor) -> Tensor:
+        """last: [..., H], behind all layers -> [..., V]."""
+        return self.model.model.norm(last) @ self.output_weight.T
+
+    def _catch(self, tap: int, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        self._caught[tap] = output[0] if isinstance(output, tuple) else output
 
 
 def states_file(folder: Path, row: int) -> Path:
@@ -47,9 +84,13 @@ def write_hidden_states(folder: Path, teacher: Teacher, ranks: Ranks) -> None:
     """
     todo = list(_todo(folder, teacher, ranks))
     left = sum(len(ids) for tokens, _ in todo for ids in tokens)
-    _check_room(folder, teacher, left * ranks.size)
+    needs = left * ranks.size * (len(teacher.taps) + 1) * teacher.config.hidden_size * 2
+    if needs > (free := shutil.disk_usage(folder).free):
+        problem = f"hidden states need {needs / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB"
+        mend = "name a folder on another disk, or ask for fewer samples"
+        raise refusal("run_dir", str(folder), problem, mend)
     check_inputs(folder / STATES_FOLDER, {"head.taps": list(teacher.taps)}, ranks)
-    with tqdm(total=left, unit="tok", desc="hidden states", mininterval=REPORT_S) as told:
+    with tqdm(total=left, unit="tok", desc="hidden states", mininterval=30) as told:
         for tokens, missing in todo:
             # Behind a row's end nothing looks back at the padding.
             padded = pad_sequence(tokens, batch_first=True).to(teacher.device)
@@ -68,9 +109,7 @@ def _todo(
 ) -> Iterator[tuple[list[Tensor], dict[int, Path]]]:
     """Of each batch that is not done its rows' token ids, each [T], and which files are missing."""
     rows, vocabulary = load_rows(folder), teacher.config.vocab_size
-    for number, batch in enumerate(_batches(list(rows.with_format(None)["seq_len"]))):
-        if not ranks.owns(number):
-            continue
+    for batch in ranks.share(_batches(list(rows.with_format(None)["seq_len"]))):
         tokens = [rows[row]["input_ids"] for row in batch]
         highest = int(torch.cat(tokens).max())
         if highest >= vocabulary:
@@ -105,15 +144,6 @@ def load_rows(folder: Path) -> Any:
             problem = f"its dataset has no {column!r}"
             raise refusal("run_dir", str(folder), problem, "prepare it again")
     return rows
-
-
-def _check_room(folder: Path, teacher: Teacher, tokens: int) -> None:
-    needs = tokens * (len(teacher.taps) + 1) * teacher.config.hidden_size * 2
-    free = shutil.disk_usage(folder).free
-    if needs > free:
-        problem = f"hidden states need {needs / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB"
-        mend = "name a folder on another disk, or ask for fewer samples"
-        raise refusal("run_dir", str(folder), problem, mend)
 
 
 def _is_whole(path: Path, teacher: Teacher, ids: Tensor) -> bool:

@@ -14,12 +14,11 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -45,16 +44,14 @@ _SENTENCE = re.compile(r"[A-Z][^.:]{15,160}\.(?=\s|$)")
 _PROSE = re.compile(r"[A-Z][^`|<>{}\[\]=\\]+[.!]")
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """`source`: the name that decided its side. `values`: what it puts into a template's slots."""
 
     source: str
     values: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """`sources`: the names whose hashes decided its side."""
 
     kind: str
@@ -94,7 +91,7 @@ def write_instructions(path: Path, count: int, seed: int, held_out: bool = False
     `measure/instructions.jsonl` is 80 of the held-out side with seed 0.
     """
     chosen = instructions(count, seed, held_out)
-    rows = ({"id": f"instruction-{n:03d}", **asdict(one)} for n, one in enumerate(chosen))
+    rows = ({"id": f"instruction-{n:03d}", **one._asdict()} for n, one in enumerate(chosen))
     write_json_lines(rows, path)
 
 
@@ -111,8 +108,7 @@ def _drawing(kind: str, held_out: bool, rng: random.Random) -> Callable[[], Inst
         slot: [item for item in items if is_held_out(f"{slot}/{item}", HELD_OUT) == held_out]
         for slot, items in _book()["topics"].items()
     }
-    quotes = {"functions": functions, "texts": texts, "packages": packages}.get(entry["from"])
-    items = quotes(held_out) if quotes else [Item("", {})]
+    items = quotes(held_out)[entry["from"]]
 
     def draw() -> Instruction | None:
         template, item = rng.choice(entry["templates"]), rng.choice(items)
@@ -152,47 +148,38 @@ def _as_typed(text: str, rng: random.Random) -> str:
 
 
 @cache
-def functions(held_out: bool) -> list[Item]:
-    """Public functions whose docstring begins with a plain sentence; none is on both sides."""
-    taken = set() if held_out else {item.values["doc"] for item in functions(True)}
-    items = list[Item]()
+def quotes(held_out: bool) -> dict[str, list[Item]]:
+    """What templates quote, by what their kind is `from`; no function or text is on both sides.
+
+    `functions` are public, and their docstring begins with a plain sentence. `texts` are 35 to 210
+    words of prose from docstrings and descriptions. `packages` have a name and a summary.
+    """
+    functions, texts, packages = list[Item](), list[Item](), list[Item]()
+    others = {} if held_out else quotes(True)
+    taken = {item.values["doc"] for item in others.get("functions", ())}
+    told = {item.values["text"] for item in others.get("texts", ())}
+    documents = list[tuple[str, str | None]]()
     for name, node, lines in _nodes(held_out):
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             values = _of_a_function(node, lines)
             if values and values["doc"] not in taken:
-                items.append(Item(name, values))
+                functions.append(Item(name, values))
                 taken.add(values["doc"])
-    return items
-
-
-@cache
-def texts(held_out: bool) -> list[Item]:
-    """35 to 210 words of prose from docstrings and descriptions; none is on both sides."""
-    taken = set() if held_out else {item.values["text"] for item in texts(True)}
-    found = [
-        (name, ast.get_docstring(node))
-        for name, node, _ in _nodes(held_out)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-    ]
-    if not held_out:
-        found += [(name, about["Description"]) for name, about in _metadata(held_out)]
-    items = list[Item]()
-    for name, text in found:
-        for prose in _prose(text or "", len(items)):
-            if prose not in taken:
-                items.append(Item(name, {"text": prose}))
-                taken.add(prose)
-    return items
-
-
-@cache
-def packages(held_out: bool) -> list[Item]:
-    """Names and summaries of what is installed."""
-    return [
-        Item(name, {"name": about["Name"], "summary": about["Summary"].rstrip(".") + "."})
-        for name, about in _metadata(held_out)
-        if len((about["Summary"] or "").split()) > 3
-    ]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            documents.append((name, ast.get_docstring(node)))
+    for name, about in _metadata(held_out):
+        summary = about["Summary"] or ""
+        if len(summary.split()) > 3:
+            values = {"name": about["Name"], "summary": summary.rstrip(".") + "."}
+            packages.append(Item(name, values))
+        if not held_out:
+            documents.append((name, about["Description"]))
+    for name, text in documents:
+        for prose in _prose(text or "", len(texts)):
+            if prose not in told:
+                texts.append(Item(name, {"text": prose}))
+                told.add(prose)
+    return {"functions": functions, "texts": texts, "packages": packages, "topics": [Item("", {})]}
 
 
 def _nodes(held_out: bool) -> Iterator[tuple[str, ast.AST, list[str]]]:

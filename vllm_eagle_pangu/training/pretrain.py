@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage `target`: train a small openPangu-architecture target on the corpus, from nothing."""
 
-from collections.abc import Callable
-from functools import partial
+import shutil
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
 from vllm_eagle_pangu.training.config import TargetConfig
 from vllm_eagle_pangu.training.corpus import BOS_ID, EOS_ID, PAD_ID
 from vllm_eagle_pangu.training.run_folder import Ranks
@@ -41,19 +41,14 @@ def build_target(config: TargetConfig, vocab_size: int) -> LlamaForCausalLM:
 
 
 def pretrain(
-    config: TargetConfig,
-    stream: np.ndarray,
-    vocab_size: int,
-    folder: Path,
-    seed: int,
-    export: Callable[[LlamaForCausalLM], None],
+    config: TargetConfig, stream: np.ndarray, tokenizer: Path, folder: Path, seed: int
 ) -> LlamaForCausalLM:
     """Train until the budget is used up, resuming from `folder/state.pt` if it is there.
 
-    `export` is called at every save.
+    At every save the model is written to `folder/model`, with the files of `tokenizer`.
     """
     torch.manual_seed(seed)
-    model = build_target(config, vocab_size)
+    model = build_target(config, len(AutoTokenizer.from_pretrained(tokenizer)))
     sizes = ("hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_dim")
     inputs = {f"target.{size}": getattr(config, size) for size in sizes}
     forward = torch.compile(model, dynamic=False) if config.compile else model
@@ -74,5 +69,10 @@ def pretrain(
             loss += float(share.detach())
         return tokens[:, 1:].numel(), {"loss": loss}
 
-    TrainingRun(config, model, folder, inputs, Ranks()).train(learn, partial(export, model))
+    def save() -> Figures:
+        save_llama_as_pangu(model, folder / "model")
+        shutil.copytree(tokenizer, folder / "model", dirs_exist_ok=True)
+        return {}
+
+    TrainingRun(config, model, folder, inputs, Ranks()).train(learn, save)
     return model.eval()

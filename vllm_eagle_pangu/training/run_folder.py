@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,8 +51,9 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
-    def owns(self, index: int) -> bool:
-        return index % self.size == self.rank
+    def share(self, items: Iterable[Made]) -> Iterator[Made]:
+        """What of `items` is this rank's to do."""
+        return islice(items, self.rank, None, self.size)
 
     def meet(self) -> None:
         """Wait for all. Raises RuntimeError where one has died."""

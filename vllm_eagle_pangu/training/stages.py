@@ -10,26 +10,21 @@ A stage that is finished is skipped; one that was interrupted resumes.
 """
 
 import hashlib
-import shutil
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer
 
 from vllm_eagle_pangu.fetch import MODELS, fetch
-from vllm_eagle_pangu.models.pangu_as_llama import save_llama_as_pangu
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.training.answers import DATASET_FILE, requests, write_answers
-from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TargetConfig, TrainConfig
+from vllm_eagle_pangu.training.config import AnswersConfig, HeadConfig, TrainConfig
 from vllm_eagle_pangu.training.corpus import TOKENIZER_FOLDER, TOKENS_FILE, prepare_corpus
-from vllm_eagle_pangu.training.draft_vocabulary import draft_vocabulary
-from vllm_eagle_pangu.training.head import save_head
-from vllm_eagle_pangu.training.hidden_states import write_hidden_states
+from vllm_eagle_pangu.training.hidden_states import Teacher, write_hidden_states
 from vllm_eagle_pangu.training.pretrain import pretrain
 from vllm_eagle_pangu.training.run_folder import Ranks, check_inputs
-from vllm_eagle_pangu.training.teacher import Teacher, load_target
 from vllm_eagle_pangu.training.token_stream import read_texts, write_stream
 from vllm_eagle_pangu.training.train_head import train_head
 
@@ -38,76 +33,61 @@ def run_stages(config: TrainConfig) -> None:
     """Run every stage that the configuration has a section for, in order."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    folder, seed = Path(config.run_dir), config.seed
     with Ranks.joined(config.device) as ranks:
-        stages = _Stages(config, ranks)
         if ranks.first and config.corpus is not None:
-            prepare_corpus(config.corpus, stages.corpus, config.seed)
+            prepare_corpus(config.corpus, folder / "corpus", seed)
         if ranks.first and config.target is not None:
-            stages.train_target(config.target)
+            tokenizer = folder / "corpus" / TOKENIZER_FOLDER
+            pretrain(config.target, _token_stream(config), tokenizer, folder / "target", seed)
         ranks.meet()
         if config.answers is not None:
-            stages.write_answers(config.answers)
+            _write_answers(config, config.answers, folder / "prepared", ranks)
         if config.head is not None:
-            stages.train_head(config.head)
+            _train_head(config, config.head, folder / "prepared", ranks)
 
 
-class _Stages:
-    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        self.config, self.ranks, self.folder = config, ranks, Path(config.run_dir)
-        self.corpus, self.prepared = self.folder / "corpus", self.folder / "prepared"
+def _write_answers(
+    config: TrainConfig, answers: AnswersConfig, prepared: Path, ranks: Ranks
+) -> None:
+    target = _target(config)
+    check_inputs(prepared, {"target": _digest(target), "answers": asdict(answers)}, ranks)
+    if (prepared / DATASET_FILE).exists():
+        return
+    snippets = answers.prompts is None
+    stream = ranks.one_after_first(lambda: _token_stream(config)) if snippets else None
+    asked = requests(answers, AutoTokenizer.from_pretrained(target), stream, config.seed)
+    write_answers(answers, target, asked, prepared, config.seed, ranks)
 
-    def train_target(self, config: TargetConfig) -> None:
-        """By the first rank alone."""
-        files, folder = self.corpus / TOKENIZER_FOLDER, self.folder / "target"
 
-        def export(model: LlamaForCausalLM) -> None:
-            save_llama_as_pangu(model, folder / "model")
-            shutil.copytree(files, folder / "model", dirs_exist_ok=True)
+def _train_head(config: TrainConfig, head: HeadConfig, prepared: Path, ranks: Ranks) -> None:
+    target = _target(config)
+    if not (prepared / DATASET_FILE).exists():
+        raise ValueError(f"{prepared} has no dataset: add an answers section, or run it first")
+    check_inputs(prepared, {"target": _digest(target)}, ranks)
+    teacher = Teacher(load_target(target).to(config.device), head.taps)
+    write_hidden_states(prepared, teacher, ranks)
+    train_head(head, teacher, prepared, Path(config.run_dir) / "head", config.seed, ranks)
 
-        stream = self._token_stream()
-        vocab_size = len(AutoTokenizer.from_pretrained(files))
-        pretrain(config, stream, vocab_size, folder, self.config.seed, export)
 
-    def write_answers(self, answers: AnswersConfig) -> None:
-        target, ranks, seed = self._target(), self.ranks, self.config.seed
-        inputs = {"target": _digest(target), "answers": asdict(answers)}
-        check_inputs(self.prepared, inputs, ranks)
-        if (self.prepared / DATASET_FILE).exists():
-            return
-        stream = ranks.one_after_first(self._token_stream) if answers.prompts is None else None
-        asked = requests(answers, AutoTokenizer.from_pretrained(target), stream, seed)
-        write_answers(answers, target, asked, self.prepared, seed, ranks)
+def _token_stream(config: TrainConfig) -> np.ndarray:
+    """The corpus of stage `corpus`, or the user's texts, tokenized once."""
+    path = Path(config.run_dir) / "corpus" / TOKENS_FILE
+    if config.texts and not path.exists():
+        tokenizer = AutoTokenizer.from_pretrained(_target(config))
+        write_stream(path, tokenizer, read_texts(config.texts))
+    if not path.exists():
+        mend = "give texts, add a corpus section, or run it first"
+        raise ValueError(f"{path} is missing: {mend}")
+    stream: np.ndarray = np.load(path, mmap_mode="r")
+    return stream
 
-    def train_head(self, config: HeadConfig) -> None:
-        prepared, ranks, target = self.prepared, self.ranks, self._target()
-        if not (prepared / DATASET_FILE).exists():
-            raise ValueError(f"{prepared} has no dataset: add an answers section, or run it first")
-        check_inputs(prepared, {"target": _digest(target)}, ranks)
-        teacher = Teacher(load_target(target).to(self.config.device), config.taps)
-        write_hidden_states(prepared, teacher, ranks)
-        sizes = teacher.config.vocab_size, config.draft_vocab_size
-        target_ids = ranks.one_after_first(lambda: draft_vocabulary(prepared, *sizes))
-        folder = self.folder / "head"
-        export = partial(save_head, folder=folder / "draft")
-        train_head(config, teacher, target_ids, prepared, folder, self.config.seed, export, ranks)
 
-    def _token_stream(self) -> np.ndarray:
-        """The corpus of stage `corpus`, or the user's texts, tokenized once."""
-        path, texts = self.corpus / TOKENS_FILE, self.config.texts
-        if texts and not path.exists():
-            tokenizer = AutoTokenizer.from_pretrained(self._target())
-            write_stream(path, tokenizer, read_texts(texts))
-        if not path.exists():
-            mend = "give texts, add a corpus section, or run it first"
-            raise ValueError(f"{path} is missing: {mend}")
-        stream: np.ndarray = np.load(path, mmap_mode="r")
-        return stream
-
-    def _target(self) -> Path:
-        name = self.config.target_model
-        if name is None:
-            return self.folder / "target" / "model"
-        return fetch(name) if name in MODELS else Path(name)
+def _target(config: TrainConfig) -> Path:
+    name = config.target_model
+    if name is None:
+        return Path(config.run_dir) / "target" / "model"
+    return fetch(name) if name in MODELS else Path(name)
 
 
 def _digest(target: Path) -> str:

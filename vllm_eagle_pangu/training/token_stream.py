@@ -17,8 +17,7 @@ from vllm_eagle_pangu.training.run_folder import whole_file
 def read_texts(patterns: tuple[str, ...]) -> Iterator[str]:
     """Texts of the files that match: each .jsonl line's "text", any other file as a whole.
 
-    Raises:
-        ValueError: a pattern matches nothing, or a JSON line has no "text".
+    Raises ValueError where a pattern matches nothing, or a JSON line has no "text".
     """
     for pattern in patterns:
         paths = sorted(glob(pattern, recursive=True))

@@ -8,6 +8,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,52 +28,50 @@ _NOT_FOR_MUON = ("embed_tokens", "lm_head")
 Figures = dict[str, float]
 
 
+@dataclass
 class TrainingRun:
     """Muon on the 2-D weights inside blocks, AdamW on embeddings, output layers, norms and biases.
 
     Muon (Jordan et al. 2024, torch.optim.Muon) orthogonalises each update; at budgets of some
     ten million tokens it needs about half of AdamW's tokens for the same loss.
+
+    Loads `folder/state.pt` into `model` if it is there. Raises ValueError where that is of other
+    `inputs`.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        model: nn.Module,
-        folder: Path,
-        inputs: dict[str, Any],
-        ranks: Ranks,
-    ) -> None:
-        """Loads `folder/state.pt` into `model` if it is there.
+    config: RunConfig
+    model: nn.Module
+    folder: Path
+    inputs: dict[str, Any]
+    ranks: Ranks
 
-        Raises ValueError where that is of other `inputs`.
-        """
-        self._config, self._model, self._folder, self._ranks = config, model, folder, ranks
+    def __post_init__(self) -> None:
         matrices, others = list[nn.Parameter](), list[nn.Parameter]()
-        for name, parameter in sorted(model.named_parameters()):
+        for name, parameter in sorted(self.model.named_parameters()):
             inside = parameter.ndim == 2 and not any(key in name for key in _NOT_FOR_MUON)
             (matrices if inside else others).append(parameter)
         self._optimizers: dict[torch.optim.Optimizer, float] = {
-            torch.optim.Muon(matrices, weight_decay=0.05): config.matrix_lr,
-            torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0): config.other_lr,
+            torch.optim.Muon(matrices, weight_decay=0.05): self.config.matrix_lr,
+            torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0): self.config.other_lr,
         }
         # Data order and random draws follow from `step` and the seed.
         self._step, self._tokens, self._seconds = 0, 0, 0.0
         self._rows: dict[str, list[Figures]] = {}
-        state = load_state(folder)
-        if state is None and ranks.first:
-            (folder / INPUTS_FILE).unlink(missing_ok=True)
-        check_inputs(folder, inputs, ranks)
+        state = load_state(self.folder)
+        if state is None and self.ranks.first:
+            (self.folder / INPUTS_FILE).unlink(missing_ok=True)
+        check_inputs(self.folder, self.inputs, self.ranks)
         if state is not None:
             self._step, self._tokens, self._seconds = state["position"]
             self._rows = state["rows"]
-            model.load_state_dict(state["model"])
+            self.model.load_state_dict(state["model"])
             for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
 
     def train(
         self,
         learn: Callable[[int, float], tuple[int, Figures]],
-        save: Callable[[], Figures | None],
+        save: Callable[[], Figures],
     ) -> None:
         """Train until the budget is used up. Writes log.csv, acceptance.csv and state.pt.
 
@@ -81,7 +80,7 @@ class TrainingRun:
                 this rank's tokens, and figures for log.csv.
             save: exports the model at every save; gives figures for acceptance.csv, if any.
         """
-        config, ranks = self._config, self._ranks
+        config, ranks = self.config, self.ranks
         progress, saved, figures = self._progress(), self._seconds, list[Figures]()
         while progress < 1.0:
             started = time.monotonic()
@@ -107,16 +106,16 @@ class TrainingRun:
 
     def _progress(self) -> float:
         """Fraction of the budget that is used up, in [0, 1]."""
-        by_tokens = self._tokens / (self._config.max_tokens or float("inf"))
-        by_clock = self._seconds / 60 / (self._config.max_minutes or float("inf"))
+        by_tokens = self._tokens / (self.config.max_tokens or float("inf"))
+        by_clock = self._seconds / 60 / (self.config.max_minutes or float("inf"))
         return min(1.0, max(by_tokens, by_clock))
 
     def _update(self, progress: float) -> Figures:
         """Clip, update, and clear gradients."""
-        parameters = [p for p in self._model.parameters() if p.grad is not None]
-        self._ranks.average([p.grad for p in parameters])
-        norm = nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm)
-        factor = learning_rate_factor(progress, self._config.warmup, self._config.hold)
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        self.ranks.average([p.grad for p in parameters])
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm)
+        factor = learning_rate_factor(progress, self.config.warmup, self.config.hold)
         for optimizer, peak in self._optimizers.items():
             optimizer.param_groups[0]["lr"] = peak * factor
             optimizer.step()
@@ -138,7 +137,7 @@ class TrainingRun:
         position = {"step": self._step, "tokens": self._tokens, "seconds": self._seconds}
         rows.append(position | figures)
         short = [{k: v if isinstance(v, int) else f"{v:.6g}" for k, v in r.items()} for r in rows]
-        with whole_file(self._folder / f"{name}.csv") as partial:
+        with whole_file(self.folder / f"{name}.csv") as partial:
             write_csv(short, partial)
 
     def _save(self) -> None:
@@ -146,10 +145,10 @@ class TrainingRun:
             "version": STATE_VERSION,
             "position": (self._step, self._tokens, self._seconds),
             "rows": self._rows,
-            "model": self._model.state_dict(),
+            "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
-        with whole_file(self._folder / STATE_FILE) as partial, open(partial, "wb") as file:
+        with whole_file(self.folder / STATE_FILE) as partial, open(partial, "wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
