@@ -81,6 +81,7 @@ def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
     policy = AdaptiveShapes(SHAPE, OPS)
     policy.costs.expect(1, 0.01)
     policy.costs.expect(16, 0.02)
+    policy.costs.plain.expect((1, 3), float(policy.costs.of_forward(3, np.zeros(1))[0]))
     tree = random_trees(seed, batch=3)
     policy.plan([None] * 3)
     (kept,) = policy.keep([tree], 3)

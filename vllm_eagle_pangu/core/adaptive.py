@@ -9,6 +9,7 @@ promises much than in one that does not. Source: Yggdrasil's latency-aware objec
 batch of requests, and over steps.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from math import exp, log2
 
@@ -32,14 +33,14 @@ WEIGHT = 0.05
 OF_LATE = 1 / 64
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
-# So often trees are remembered, and it is asked anew whether they pay, as where the batch changed;
-# nobody says that they do not before so many were remembered.
-REMEMBERED, REASSESSED, ENOUGH = 4, 8, 8
-# Trees have all levels once in so many steps; where none pay, one is drafted less and less often;
-# where they do, what a step without them takes is looked at in so many steps of so many.
+# So often trees are remembered, and it is asked anew whether they pay, as where the batch changed.
+REMEMBERED, REASSESSED = 4, 8
+# Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
 LOOK_DEEPER = 32
-LOOK_AGAIN = (16, 256)
-LOOK_AT_PLAIN = (3, 512)
+LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
+# What steps take without trees and with them is looked at in so many of so many steps, with trees
+# for so many requests at least.
+LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (3, 512), (8, 4096), 32
 
 
 class AdaptiveShapes:
@@ -54,8 +55,10 @@ class AdaptiveShapes:
         self.ops = ops
         self.costs = StepCosts()
         self.belief = Belief.empty()
-        # Of a request: nodes by chance, `[bins]`, and levels of late, from so many trees.
-        self.nodes, self.depth = np.zeros(len(CHANCES)), 0.0
+        # Of a request's trees, from so many: nodes by level and chance, `[D, bins]`, and how often
+        # a level was drafted, `[D]`.
+        self.nodes = np.zeros((largest.depth, len(CHANCES)))
+        self.levels = np.zeros(largest.depth)
         self._known = 0
         # `[3, SHARES]`, by the sum of the probabilities that the head gave the nodes of some level:
         # trees that went on below, the chances of their new nodes, and what these were worth beside
@@ -79,8 +82,8 @@ class AdaptiveShapes:
         self._pays = True
         self._plans = self._since_trees = 0
         self._patience = LOOK_AGAIN[0]
-        # By the power of 2 that holds the batch: the first plan of the last look at plain steps.
-        self._looked: dict[int, int] = {}
+        # Plans by the power of 2 that holds the batch.
+        self._plans_of = Counter[int]()
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
@@ -89,27 +92,27 @@ class AdaptiveShapes:
         self._bins.clear()
         if batch != self._batch or self._plans % REASSESSED == 0:
             self._reassess(batch)
-        self._whole = self._plans % LOOK_DEEPER == 0
-        if self._pays and not self._looks_at_plain(batch):
+        plans = self._plans_of[batch.bit_length()]
+        self._plans_of[batch.bit_length()] += 1
+        few, often = LOOK_AT_PLAIN
+        steps, seldom = LOOK_AT_TREES
+        looks_at_plain = plans % often < few
+        looks_at_trees = plans % seldom < few + max(steps, TREES // batch)
+        self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
+        if (self._pays or looks_at_trees) and not looks_at_plain:
             self._since_trees, self._patience = 0, LOOK_AGAIN[0]
             self._drafted = batch
             return [self.largest] * batch
         shapes: list[TreeShape | None] = [None] * batch
         self._drafted = 0
         self._since_trees += 1
-        if not self._pays and self._since_trees >= self._patience:
+        if self._since_trees >= self._patience:
             self._since_trees, self._patience = 0, min(2 * self._patience, LOOK_AGAIN[1])
             self._drafted, self._whole = 1, True
+            # What trees fell short of long ago is slowly forgotten.
+            self._emitted += FORGIVEN * (self._hoped - self._emitted)
             shapes[self._plans % batch] = self.largest
         return shapes
-
-    def _looks_at_plain(self, batch: int) -> bool:
-        """Whether it is time to see what a step without trees takes."""
-        since = self._plans - self._looked.setdefault(batch.bit_length(), self._plans)
-        few, often = LOOK_AT_PLAIN
-        if since >= often:
-            self._looked[batch.bit_length()] = self._plans
-        return since % often < few
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -136,7 +139,7 @@ class AdaptiveShapes:
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for tree in trees:
             kept, chance = self.ops.tree_prune(tree, self.belief, self._nodes_cost)
-            if not self._pays or self._plans % REMEMBERED == 0:
+            if not self._pays or self._known < TREES or self._plans % REMEMBERED == 0:
                 self._remember(tree, chance.numpy())
             found.append(TreeBatch.of(kept, tree.max_depth))
         return found
@@ -148,7 +151,8 @@ class AdaptiveShapes:
         if tree is not None and paths is not None:
             self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
             # Steps that had a tree for all are compared with what was hoped of them.
-            if tree.batch_size == self._batch == report.batch == self._drafted:
+            of_all = tree.batch_size == self._batch == report.batch == self._drafted
+            if of_all and self._rate:
                 tokens = tree.batch_size + int(paths.length.sum())
                 self._emitted += OF_LATE * (tokens - self._emitted)
                 self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
@@ -158,7 +162,8 @@ class AdaptiveShapes:
         self.costs.solve()
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
-        self._rate = self._expected(batch)
+        # Nothing is hoped for before enough trees are known.
+        self._rate = self._expected(batch) if self._known >= TREES else 0.0
         rate = self._rate * (self._emitted / self._hoped if self._hoped else 1.0)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
@@ -168,28 +173,31 @@ class AdaptiveShapes:
         self._level = worth * self.costs.of_level(batch)
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
-        if self._known >= ENOUGH:
+        if self._rate:
             self._pays = rate > plain
         self._batch = batch
 
     def _expected(self, batch: int) -> float:
         """Tokens per second with trees, which are worth what they were lately."""
-        nodes = batch * self.nodes
-        emitted = batch + np.concatenate(([0.0], (nodes * CHANCES).cumsum()))
-        verified = np.concatenate(([0.0], nodes.cumsum()))
-        seconds = self.costs.of_trees(batch, self.depth, verified)
-        return float((emitted / seconds).max()) if seconds[0] else 0.0
+        # `[D, 1 + bins]`: of trees cut below a level, and the nodes below a chance left out.
+        nodes = np.pad(batch * self.nodes.cumsum(axis=0), ((0, 0), (1, 0)))
+        emitted = batch + (nodes * np.append(0.0, CHANCES)).cumsum(axis=1)
+        levels = self.levels.cumsum()[:, None]
+        seconds = self.costs.of_trees(batch, levels, nodes.cumsum(axis=1))
+        return float((emitted / seconds).max()) if seconds[0, 0] > 0 else 0.0
 
     def _remember(self, tree: TreeBatch, chance: np.ndarray) -> None:
         level, valid = tree.depth.numpy(), chance > 0
         valid[:, 0] = False
-        chance_bins = np.clip(np.rint(-4 * np.log2(chance[valid])).astype(int), 0, len(CHANCES) - 1)
-        found = np.bincount(chance_bins, minlength=len(CHANCES)) / tree.batch_size
+        bins = np.clip(np.rint(-4 * np.log2(chance[valid])).astype(int), 0, len(CHANCES) - 1)
+        place = (level[valid] - 1) * len(CHANCES) + bins
+        found = np.bincount(place, minlength=self.nodes.size) / tree.batch_size
         # The mean of all, till there are more than are remembered.
         self._known += tree.batch_size
         leaves = min(1 - tree.batch_size / self._known, (1 - WEIGHT) ** tree.batch_size)
-        self.nodes = leaves * self.nodes + (1 - leaves) * found
-        self.depth = leaves * self.depth + (1 - leaves) * tree.max_depth
+        self.nodes = leaves * self.nodes + (1 - leaves) * found.reshape(self.nodes.shape)
+        drafted = np.arange(len(self.levels)) < tree.max_depth
+        self.levels = leaves * self.levels + (1 - leaves) * drafted
         for below in range(1, min(tree.max_depth, len(self._bins) + 1)):
             bins = self._bins[below - 1]
             found = np.where(level == below + 1, chance, 0.0)

@@ -48,10 +48,11 @@ class StepCosts:
         """Seconds of a level below the first."""
         return float(self.level.each @ (1, batch))
 
-    def of_trees(self, batch: int, depth: float, nodes: np.ndarray) -> np.ndarray:
-        """`[n]` seconds of steps that draft so deep for all, and verify `nodes: [n]`."""
-        fixed = (depth - 1) * self.of_level(batch) + float(self.rest.each @ (1, batch))
-        return self.of_forward(batch, nodes) + fixed
+    def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape
+        that broadcasts."""
+        below = self.of_level(batch) * (levels - 1)
+        return self.of_forward(batch, nodes) + below + float(self.rest.each @ (1, batch))
 
     def drew(self, level: int) -> None:
         """A level of trees is there."""
