@@ -40,7 +40,7 @@ LOOK_DEEPER = 32
 LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
 # for so many requests at least.
-LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (3, 512), (8, 4096), 32
+LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (3, 512), (4, 4096), 32
 
 
 class AdaptiveShapes:
