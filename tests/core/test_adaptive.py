@@ -181,8 +181,8 @@ def test_what_was_expected_stands_for_what_was_never_seen():
         durations.add((1, 8), 0.036)
     durations.solve()
     found = durations.at(np.array([[1, 8], [1, 9]]))
-    assert found[0] == pytest.approx(0.036, rel=0.1)
-    assert 0.001 < found[1] - found[0] < 0.004
+    assert found[0] == pytest.approx(0.036, rel=0.02)
+    assert found[1] - found[0] == pytest.approx(0.001, rel=0.05)
 
 
 def test_nothing_takes_less_than_no_time():
@@ -252,6 +252,6 @@ def test_where_no_tree_pays_one_request_alone_is_looked_at_again():
             seconds = {"extend": 0.001, "grow": 0.001}
         seconds["verify"] = 0.02 * rows
         policy.observe(StepReport(4, rows, [], [], tree, paths, seconds))
-    assert looked[:4] == [0, 0, 0, 4]
+    assert looked[:6] == [0, 0, 0, 0, 0, 4]
     assert 0 < looked[50:].count(1) < 10
     assert set(looked[50:]) == {0, 1}

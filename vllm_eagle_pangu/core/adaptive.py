@@ -40,7 +40,7 @@ LOOK_DEEPER = 32
 LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
 # for so many requests at least.
-LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (3, 512), (4, 4096), 32
+LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (5, 512), (8, 4096), 32
 
 
 class AdaptiveShapes:
@@ -162,8 +162,9 @@ class AdaptiveShapes:
         self.costs.solve()
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
-        # Nothing is hoped for before enough trees are known.
-        self._rate = self._expected(batch) if self._known >= TREES else 0.0
+        # Nothing is hoped for before enough trees are known, and what steps with them take.
+        seen = self._known >= TREES and self.costs.rest.known >= REMEMBERED
+        self._rate = self._expected(batch) if seen else 0.0
         rate = self._rate * (self._emitted / self._hoped if self._hoped else 1.0)
         worth = max(rate, plain)
         most = batch * self.largest.nodes

@@ -20,31 +20,36 @@ class Durations:
     """Seconds as a sum over features, each times a number of 0 or more that the times seen tell.
 
     Least squares of relative errors, the first feature being 1 in all of them. What was always seen
-    together is laid to the first.
+    together is laid to the first. `known`: how many times were seen.
     """
 
     def __init__(self, features: int) -> None:
-        self._expected = np.zeros((features, features + 1))
-        self._seen = np.zeros((features, features + 1))
-        self._known = 0
+        # Behind the features, the first one of what was only expected.
+        self._expected = np.zeros((features + 1, features + 2))
+        self._seen = np.zeros((features + 1, features + 2))
+        self.known = 0
         # `[features]`: seconds of each; None where they changed since.
         self._each: np.ndarray | None = None
 
     def expect(self, features: Sequence[float], seconds: float) -> None:
-        """It is believed to take `seconds`: as if seen once, and never forgotten."""
-        self._expected += _normal(features, seconds, seconds)
+        """It is believed to take `seconds`: as if seen once, and never forgotten.
+
+        That tells the other features. As it was measured otherwise than times that are seen, the
+        first one is theirs, once there are any.
+        """
+        self._expected += _normal((0, *features[1:], 1), seconds, seconds)
         self._each = None
 
     def add(self, features: Sequence[float], seconds: float) -> None:
         """It took `seconds`."""
         usual = seconds
-        if self._known >= ENOUGH:
+        if self.known >= ENOUGH:
             usual = float(self.each @ features)
             seconds = min(max(seconds, usual / HICCUP), usual * HICCUP)
-        self._known += 1
+        self.known += 1
         self._seen *= MEMORY
-        self._seen += _normal(features, seconds, usual)
-        if self._known <= ENOUGH:
+        self._seen += _normal((*features, 0), seconds, usual)
+        if self.known <= ENOUGH:
             self._each = None
 
     @property
@@ -59,15 +64,20 @@ class Durations:
     def solve(self) -> np.ndarray:
         """`each`, of all that was seen."""
         normal = self._expected + self._seen
-        self._each = np.zeros(len(normal))
+        doubt = np.full(len(normal), DOUBT * normal[0, 0])
+        doubt[[0, -1]] = 0.0
+        found = np.zeros(len(normal))
         asked = np.flatnonzero(normal.diagonal())
         while len(asked):
-            doubt = DOUBT * normal[0, 0] * np.diag(asked > 0)
-            found = np.linalg.solve(normal[np.ix_(asked, asked)] + doubt, normal[asked, -1])
-            if found.min() >= 0:
-                self._each[asked] = found
+            square = normal[np.ix_(asked, asked)] + np.diag(doubt[asked])
+            solved = np.linalg.solve(square, normal[asked, -1])
+            if solved.min() >= 0:
+                found[asked] = solved
                 break
-            asked = np.delete(asked, found.argmin())
+            asked = np.delete(asked, solved.argmin())
+        self._each = found[:-1]
+        if not self.known:
+            self._each[0] = found[-1]
         return self._each
 
 
