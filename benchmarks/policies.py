@@ -131,7 +131,7 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
 
 
 def _line(forwards: np.ndarray) -> np.ndarray:
-    """The line through them with the least relative errors, the slowest of each kind left out."""
+    """The line with the least relative errors through the median of each kind that came often."""
     kinds, kind = np.unique(forwards[:, :3], axis=0, return_inverse=True)
     seen = [forwards[kind == each, 3] for each in range(len(kinds))]
     often = [each for each, seconds in enumerate(seen) if len(seconds) >= OFTEN]

@@ -13,7 +13,7 @@ from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 from vllm_eagle_pangu.kernels.tree_prune.belief import Belief
 
 # Of a chance, between implementations: both compute in float64, from the same float32 scores.
-TOLERANCE = 1e-9
+TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,13 @@ def test_what_was_expected_stands_for_what_was_never_seen():
     assert found[1] - found[0] == pytest.approx(0.001, rel=0.05)
 
 
+def test_one_expected_time_alone_is_laid_to_the_first_feature():
+    """As of a target whose first forward takes all the time that the profile has."""
+    durations = Durations(3)
+    durations.expect((1, 1, 0), 2.0)
+    assert durations.each == pytest.approx([2.0, 0.0, 0.0])
+
+
 def test_nothing_takes_less_than_no_time():
     durations = Durations(3)
     for size in (1, 2, 4, 8, 16):

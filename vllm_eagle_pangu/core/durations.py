@@ -64,7 +64,7 @@ class Durations:
     def solve(self) -> np.ndarray:
         """`each`, of all that was seen."""
         normal = self._expected + self._seen
-        doubt = np.full(len(normal), DOUBT * normal[0, 0])
+        doubt = np.full(len(normal), DOUBT * (normal[0, 0] + normal[-1, -2]))
         doubt[[0, -1]] = 0.0
         found = np.zeros(len(normal))
         asked = np.flatnonzero(normal.diagonal())
