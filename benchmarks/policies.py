@@ -78,7 +78,7 @@ class Ranging:
         return [tree.cut(torch.full((tree.batch_size,), most)) for tree in trees]
 
     def observe(self, report: StepReport) -> None:
-        self.costs.saw(report, self.drafted)
+        self.costs.saw(report, self.drafted, self.drafted)
         seconds = report.seconds.get("verify", 0.0) + report.seconds.get("draw", 0.0)
         nodes = torch.zeros(1) if report.tree is None else report.tree.node_count
         if report.rows == report.batch + nodes.sum():
@@ -203,11 +203,11 @@ class Service:
         gained = np.minimum(gained, self.last - self.at)
         self.at += gained
         self.emitted += int(gained.sum())
-        self._draft(policy, seconds)
+        drafted = self._draft(policy, seconds)
         if not verified:
             seconds["verify"] = takes("plain", batch)
-        if verified or len(self.drafted):
-            seconds["other"] = takes("rest", max(verified, len(self.drafted)))
+        if verified or drafted:
+            seconds["other"] = takes("rest", max(verified, drafted))
         policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds))
 
     def _walk(self, trees: TreeBatch) -> AcceptedPaths:
@@ -218,14 +218,15 @@ class Service:
         draws = behind.masked_fill(ended, -1).gather(1, trees.depth)
         return OPS.tree_accept(trees.tokens, trees.parent, trees.valid, draws, SHAPE.depth)
 
-    def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> None:
+    def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> int:
+        """How many trees were drafted; those without nodes are not verified."""
         able = np.flatnonzero(self.at < self.last)
         views = [RequestView(str(client), 0, 0, 99, False, True) for client in able]
         plan = policy.plan(views) if views else []
         chosen = [shape is not None for shape in plan]
         self.trees, self.drafted = None, able[np.array(chosen, bool)]
         if not any(chosen):
-            return
+            return 0
         (shape,) = {shape for shape in plan if shape}
         at, count = torch.from_numpy(self.at[self.drafted]), len(self.drafted)
         score, depth = self.score[at, 1:], 1
@@ -242,7 +243,12 @@ class Service:
         of_all = (self.tokens[at, 1:], score, self.parent[at, 1:])
         candidates = [values[:, of_levels] for values in of_all]
         trees = OPS.tree_build(self.tokens[at, 0], *candidates, shape.width, depth, nodes)
-        (self.trees,) = policy.keep([TreeBatch.of(trees, depth)], len(self.at))
+        (kept,) = policy.keep([TreeBatch.of(trees, depth)], len(self.at))
+        with_nodes = np.flatnonzero(kept.node_count)
+        if len(with_nodes):
+            self.trees = kept.select(torch.from_numpy(with_nodes))
+        self.drafted = self.drafted[with_nodes]
+        return count
 
 
 # ---- who is compared ----

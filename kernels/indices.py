@@ -12,6 +12,12 @@ def index_range(size: int, device: torch.device) -> torch.Tensor:
     return torch.arange(size, device=device)
 
 
+@functools.lru_cache(maxsize=256)
+def filled(value: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """`shape`, int64: `value` everywhere."""
+    return torch.full(shape, value, device=device)
+
+
 @functools.lru_cache(maxsize=64)
 def identity(width: int, device: torch.device) -> torch.Tensor:
     """`[width, width] bool`, true on the diagonal."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from vllm_eagle_pangu.kernels.indices import filled
+
 
 @dataclass(frozen=True)
 class AcceptedPaths:
@@ -22,8 +24,11 @@ class AcceptedPaths:
 
     @classmethod
     def of_roots(cls, drawn: torch.Tensor, depth: int) -> "AcceptedPaths":
-        """Nothing accepted: each of B requests emits `drawn: [B] int64`. `depth`: D."""
-        rows = torch.zeros(drawn.shape[0], depth + 1, dtype=torch.long, device=drawn.device)
-        output = torch.full_like(rows, -1)
-        output[:, 0] = drawn
-        return cls(rows, torch.zeros_like(drawn), output)
+        """Nothing accepted: each of B requests emits `drawn: [B] int64`. `depth`: D.
+
+        `rows` and `length` are constants: never write to them.
+        """
+        batch, device = drawn.shape[0], drawn.device
+        nothing = filled(-1, (batch, depth), device)
+        output = torch.cat((drawn[:, None], nothing), dim=1)
+        return cls(filled(0, (batch, depth + 1), device), filled(0, (batch,), device), output)

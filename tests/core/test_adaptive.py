@@ -100,6 +100,26 @@ def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
         assert (falling >= every[count - 1] - 1e-12).all()
 
 
+def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
+    """An engine's scheduler is told of the others alone."""
+    policy = AdaptiveShapes(SHAPE, OPS)
+    tree = random_trees(0, batch=1)
+    paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, dims=1), 3)
+    with_trees = []
+    while len(with_trees) < 12:
+        with_trees.append(policy.plan([None] * 4) == [SHAPE] * 4)
+        nodes = 0
+        if with_trees[-1]:
+            policy.keep([random_trees(0, batch=4)], 4)
+            nodes = int(tree.node_count.sum())
+        of_trees = (tree, paths) if nodes else (None, None)
+        seconds = {"verify": 0.01, "grow": 0.01}
+        policy.observe(StepReport(4, 4 + nodes, [], [], *of_trees, seconds))
+    # But for the first of them, behind steps without.
+    assert sum(with_trees) > 1
+    assert policy.costs.rest.known == policy.costs.forward.known == sum(with_trees) - 1
+
+
 def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
     policy = AdaptiveShapes(SHAPE, OPS)
     for seed in range(8):

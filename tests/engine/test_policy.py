@@ -103,9 +103,9 @@ class Notebook:
     def requests(self, accepted):
         return self.drafter.requests(accepted)
 
-    def extend(self, accepted, target, requests):
+    def extend(self, accepted, target, requests, others):
         self.view = accepted.placed.view
-        return self.drafter.extend(accepted, target, requests)
+        return self.drafter.extend(accepted, target, requests, others)
 
     def grow(self, state, plan, deepen):
         grown = self.drafter.grow(state, plan, deepen)
@@ -132,7 +132,7 @@ def test_what_was_put_off_is_read_before_the_next_tree(
             assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
             drafted[every] = notebook.trees
         trees.generate(PROMPTS[:1], max_tokens=3)
-        assert len(drafter.postponed._waiting) <= 1 and len(drafter.postponed._steps) <= 3
+        assert len(drafter.postponed._waiting) <= 1 and len(drafter.postponed._runs) <= 1
     for every in (7, 23):
         assert len(drafted[every]) >= len(PROMPTS)
         for prompt_and_length, (scores, tokens) in drafted[every].items():
@@ -157,7 +157,7 @@ class Costs(StepCosts):
     def of_forward(self, batch, nodes):
         return 1 + self.row * (batch + nodes)
 
-    def saw(self, report, drafted):
+    def saw(self, report, drafted, before):
         return 1 + self.row * report.rows
 
 
@@ -211,7 +211,7 @@ class CopyFromText:
             if not request.is_partial and request.may_draft and request.may_emit > 8
         ]
 
-    def extend(self, accepted, target, requests):
+    def extend(self, accepted, target, requests, others):
         view = accepted.placed.view
         if not requests:
             return None

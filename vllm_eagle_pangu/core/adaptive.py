@@ -38,6 +38,8 @@ REMEMBERED, REASSESSED = 4, 8
 # Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
 LOOK_DEEPER = 32
 LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
+# Trees have to be so much faster before they are drafted again: the head has to catch up first.
+MARGIN = 1.03
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
 # for so many requests at least.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (5, 512), (8, 4096), 32
@@ -76,8 +78,8 @@ class AdaptiveShapes:
         # a row, a level, and a forward by its nodes.
         self._rate = self._row = self._level = 0.0
         self._nodes_cost = torch.zeros(1, dtype=torch.float64)
-        # Of the step being planned: its trees, and whether they have all levels.
-        self._drafted, self._whole = 0, True
+        # Trees of the step being planned, and of the one before; whether they have all levels.
+        self._drafted, self._drafted_before, self._whole = 0, 0, True
         self._batch = 0
         self._pays = True
         self._plans = self._since_trees = 0
@@ -146,16 +148,17 @@ class AdaptiveShapes:
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
-        seconds = self.costs.saw(report, self._drafted)
-        tree, paths = report.tree, report.paths
+        drafted, before = self._drafted, self._drafted_before
+        self._drafted, self._drafted_before = 0, drafted
+        seconds = self.costs.saw(report, drafted, before)
+        batch, tree, paths = report.batch, report.tree, report.paths
         if tree is not None and paths is not None:
             self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
-            # Steps that had a tree for all are compared with what was hoped of them.
-            of_all = tree.batch_size == self._batch == report.batch == self._drafted
-            if of_all and self._rate:
-                tokens = tree.batch_size + int(paths.length.sum())
-                self._emitted += OF_LATE * (tokens - self._emitted)
-                self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
+        # Steps with trees for most are compared with what was hoped of them.
+        if min(drafted, before) > batch / 2 and report.rows == batch + report.nodes and self._rate:
+            accepted = 0 if paths is None else int(paths.length.sum())
+            self._emitted += OF_LATE * (batch + accepted - self._emitted)
+            self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
 
     def _reassess(self, batch: int) -> None:
         """What a second is worth, and whether trees pay."""
@@ -175,7 +178,7 @@ class AdaptiveShapes:
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
         if self._rate:
-            self._pays = rate > plain
+            self._pays = rate > plain * (1.0 if self._pays else MARGIN)
         self._batch = batch
 
     def _expected(self, batch: int) -> float:

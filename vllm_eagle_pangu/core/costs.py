@@ -12,7 +12,7 @@ from vllm_eagle_pangu.core.policy import StepReport
 class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
-    `plain`: of a step without trees. Of one with trees for all, `forward`: of the target, with its
+    `plain`: of a step without trees. Of one with trees for most, `forward`: of the target, with its
     logits and draws, by rows and requests; `level`: of drafting a level below the first; `rest`: of
     all else. But for the forward, by requests. For stages that are measured where they run: on the
     host. Steps that also read prompts teach nothing.
@@ -64,22 +64,22 @@ class StepCosts:
         """The last level that there can be, to which other work was added before it was told."""
         self._more = 1
 
-    def saw(self, report: StepReport, drafted: int) -> float:
-        """Learn from a step, which drafted so many trees; returns its seconds."""
+    def saw(self, report: StepReport, drafted: int, before: int) -> float:
+        """Learn from a step, which drafted so many trees, and the one before it so many; returns
+        its seconds."""
         seconds = dict(report.seconds)
         forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
         # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
         seconds["between"] = min(seconds.get("between", 0.0), forward)
         rest = sum(seconds.values())
-        batch, tree = report.batch, report.tree
-        nodes = 0 if tree is None else int(tree.node_count.sum())
+        batch, nodes = report.batch, report.nodes
         if report.rows == batch + nodes:
-            if tree is None and not drafted:
+            if not nodes and not drafted:
                 self.plain.add((1, batch), forward + rest)
-            elif tree is not None and tree.batch_size == drafted == batch:
+            elif min(drafted, before) > batch / 2:
                 if self._timed:
-                    self.level.add((1, batch), self._levels / self._timed)
-                levels = self._levels + self._more * self.of_level(batch)
+                    self.level.add((1, drafted), self._levels / self._timed)
+                levels = self._levels + self._more * self.of_level(drafted)
                 self.forward.add((1, report.rows, batch), forward)
                 self.rest.add((1, batch), max(rest - levels, 0.0))
         return forward + rest

@@ -30,6 +30,11 @@ class StepReport:
     paths: AcceptedPaths | None
     seconds: Mapping[str, float]
 
+    @property
+    def nodes(self) -> int:
+        """How many were verified."""
+        return 0 if self.tree is None else int(self.tree.node_count.sum())
+
 
 class TreePolicy(Protocol):
     """Chooses shapes, none larger than the engine's configured one."""

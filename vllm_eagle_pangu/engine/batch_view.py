@@ -7,6 +7,7 @@ from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.view import BatchView
 
 if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
@@ -19,7 +20,7 @@ def view_of(runner: "GPUModelRunner") -> BatchView:
     rows = int(query_start[-1])
     tables = dict(enumerate(batch.block_table.block_tables))
     return BatchView(
-        requests=[_request(runner, index) for index in range(count)],
+        requests=_requests(runner, count),
         tokens=batch.token_ids_cpu,
         host_query_start=query_start,
         token_ids=runner.input_ids.gpu[:rows],
@@ -32,19 +33,26 @@ def view_of(runner: "GPUModelRunner") -> BatchView:
     )
 
 
-def _request(runner: "GPUModelRunner", index: int) -> RequestView:
+def _requests(runner: "GPUModelRunner", count: int) -> list[RequestView]:
     batch = runner.input_batch
-    req_id = batch.req_ids[index]
-    params = runner.requests[req_id].sampling_params
-    length = int(batch.num_tokens_no_spec[index])
-    outputs = length - int(batch.num_prompt_tokens[index])
-    return RequestView(
-        id=req_id,
-        committed=int(batch.num_computed_tokens_cpu[index]),
-        length=length,
-        may_emit=params.max_tokens - outputs,
-        is_partial=bool(runner.discard_request_mask.np[index]),
-        # vLLM validates drafts against a grammar, and counts thinking tokens, along a chain.
-        may_draft=params.structured_outputs is None
-        and getattr(params, "thinking_token_budget", None) is None,
+    ids = batch.req_ids[:count]
+    params = [runner.requests[req_id].sampling_params for req_id in ids]
+    lengths = batch.num_tokens_no_spec[:count]
+    outputs = (lengths - batch.num_prompt_tokens[:count]).tolist()
+    columns = zip(
+        ids,
+        batch.num_computed_tokens_cpu[:count].tolist(),
+        lengths.tolist(),
+        [each.max_tokens - emitted for each, emitted in zip(params, outputs, strict=True)],
+        runner.discard_request_mask.np[:count].tolist(),
+        map(_may_draft, params),
+        strict=True,
+    )
+    return [RequestView(*values) for values in columns]
+
+
+def _may_draft(params: "SamplingParams") -> bool:
+    """vLLM validates drafts against a grammar, and counts thinking tokens, along a chain."""
+    return (
+        params.structured_outputs is None and getattr(params, "thinking_token_budget", None) is None
     )

@@ -46,10 +46,13 @@ def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepte
     trees = AcceptedTrees(draws, walked)
     if placed.covers_batch:
         return Accepted(placed, trees, trees.paths)
-    paths = AcceptedPaths.of_roots(drawn[placed.first_logits], depth)
-    for name in ("rows", "length", "output"):
-        every, some = getattr(paths, name), getattr(trees.paths, name)
-        every.index_copy_(0, placed.trees.requests, some)
+    roots = AcceptedPaths.of_roots(drawn[placed.first_logits], depth)
+    requests = placed.trees.requests
+    paths = AcceptedPaths(
+        rows=roots.rows.index_copy(0, requests, trees.paths.rows),
+        length=roots.length.index_copy(0, requests, trees.paths.length),
+        output=roots.output.index_copy(0, requests, trees.paths.output),
+    )
     return Accepted(placed, trees, paths)
 
 

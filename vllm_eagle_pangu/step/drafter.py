@@ -25,9 +25,16 @@ class Drafter(Protocol[State]):
         ...
 
     def extend(
-        self, accepted: Accepted, target: TargetStates, requests: Sequence[int]
+        self,
+        accepted: Accepted,
+        target: TargetStates,
+        requests: Sequence[int],
+        others: Sequence[int],
     ) -> State | None:
-        """Take in what the step emitted, to draft for `requests`; None without any."""
+        """Take in what the step emitted, to draft for `requests`; None without any.
+
+        Both ascending; `others`: it can draft for these, too, but is not to.
+        """
         ...
 
     def grow(self, state: State, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
@@ -49,10 +56,15 @@ class Eagle3Drafter:
         return requests_to_draft(accepted, self.limits)
 
     def extend(
-        self, accepted: Accepted, target: TargetStates, requests: Sequence[int]
+        self,
+        accepted: Accepted,
+        target: TargetStates,
+        requests: Sequence[int],
+        others: Sequence[int],
     ) -> Extended | None:
         """See `Drafter`."""
-        return extend(accepted, target, requests, self.postponed, self.head, self.limits, self.ops)
+        head, limits = self.head, self.limits
+        return extend(accepted, target, requests, others, self.postponed, head, limits, self.ops)
 
     def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""

@@ -75,6 +75,7 @@ def extend(
     accepted: Accepted,
     target: TargetStates,
     requests: Sequence[int],
+    others: Sequence[int],
     postponed: "Postponed",
     head: Head,
     limits: Limits,
@@ -82,22 +83,23 @@ def extend(
 ) -> Extended | None:
     """Run the head over the committed tokens, so that trees for `requests` can be grown.
 
-    Of a request that could have a tree and is to have none, a single token is put off until it is
-    to have one. None without `requests`.
+    Of `others`, which could have trees and are to have none, a single token is put off until they
+    are to have one. None without `requests`.
     """
     view, group = accepted.placed.view, head.group
-    # Requests whose new rows may be attended by a draft, their own or one with their prefix.
-    # Whoever is too long for a tree stays so, and nobody's tree reads what is written behind.
-    within = [i for i, r in enumerate(view.requests) if limits.reaches(r.committed)]
-    later = _single_tokens(accepted, set(within) - set(requests))
-    if later:
-        able = set(requests_to_draft(accepted, limits))
-        later = [request for request in later if request in able]
-    due = sorted([*requests, *postponed.oldest(view, later)])
+    later = _single_tokens(accepted, others)
+    due = sorted({*requests, *postponed.oldest(view, later)})
     for unread, taps in postponed.take(view, due, group):
         head.extend(unread, taps, target.attention)
-    now = [request for request in within if request not in later]
-    if not within:
+    # Requests whose new rows may be attended by a draft, their own or one with their prefix.
+    # Whoever is too long for a tree stays so, and nobody's tree reads what is written behind.
+    put_off = set(later)
+    now = [
+        place
+        for place, request in enumerate(view.requests)
+        if place not in put_off and limits.reaches(request.committed)
+    ]
+    if not now and not later:
         return None
     taps = torch.cat(tuple(target.taps), dim=-1)
     if later:
@@ -121,13 +123,13 @@ def extend(
     )
 
 
-def _single_tokens(accepted: Accepted, requests: set[int]) -> list[int]:
-    """Those of `requests` that went on by one token, ascending."""
-    placed = accepted.placed
-    trees = () if placed.trees is None else placed.trees.scheduled
-    single = requests - {tree.request for tree in trees}
-    start = placed.view.host_query_start.tolist()
-    return sorted(request for request in single if start[request + 1] - start[request] == 1)
+def _single_tokens(accepted: Accepted, requests: Sequence[int]) -> Sequence[int]:
+    """Those of `requests` that went on by one token."""
+    view = accepted.placed.view
+    if view.rows == view.batch_size:
+        return requests
+    rows = np.diff(view.host_query_start).tolist()
+    return [place for place in requests if rows[place] == 1]
 
 
 def extension_of(
@@ -252,20 +254,21 @@ def _tree_rows(
 
 def requests_to_draft(accepted: Accepted, limits: Limits) -> list[int]:
     """Requests with a sampled root, room and use for a tree, and no chain-only feature."""
-    emitted = _emitted(accepted.paths.output)
+    requests = zip(accepted.placed.view.requests, _emitted(accepted), strict=True)
     return [
         place
-        for place, request in enumerate(accepted.placed.view.requests)
+        for place, (request, emitted) in enumerate(requests)
         if not request.is_partial
         and request.may_draft
         and limits.reaches(request.length)
         # The last token comes from the root alone.
-        and request.may_emit - emitted[place] > 1
+        and request.may_emit - emitted > 1
     ]
 
 
-def _emitted(output: torch.Tensor) -> list[int]:
-    """Tokens of `output: [B, D+1]`, by request; off the host, the one that there is at least."""
-    if output.device.type != "cpu":
+def _emitted(accepted: Accepted) -> list[int]:
+    """Tokens by request; off the host, the one that there is at least."""
+    output = accepted.paths.output
+    if accepted.trees is None or output.device.type != "cpu":
         return [1] * output.shape[0]
     return (output >= 0).sum(dim=1).tolist()

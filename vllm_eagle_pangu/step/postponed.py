@@ -3,11 +3,12 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
 from vllm_eagle_pangu.step.extend import Extension
@@ -18,43 +19,59 @@ from vllm_eagle_pangu.step.view import BatchView
 KEPT = 256
 # Rows that one pass of the head reads, but for a single request's.
 ROWS = 1024
+# Steps of one run, whose rows are dropped together.
+RUN = 64
+
+
+# Of one step, a row for each of n requests: token, position, slot: `[n] int64`; taps: `[n, ...]`.
+_Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class _Tokens:
-    """One token of n requests: `tokens`, `positions`, `slots: [n] int64`, `taps: [n, taps * H_t]`.
+class _Run:
+    """Consecutive steps, from number `since` on, each of which put off a row of the same requests.
 
-    `row_of`: by request id.
+    `ids`: of these, by row.
     """
 
-    row_of: dict[str, int]
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    taps: torch.Tensor
+    ids: Sequence[str]
+    since: int
+    steps: list[_Rows] = field(default_factory=list)
+
+    @property
+    def until(self) -> int:
+        """Number of the step behind the last one."""
+        return self.since + len(self.steps)
 
 
 @dataclass
 class _Waiting:
-    """`since`: number of the step of its first unread token; `until`: behind the last one's."""
+    """`since`: number of the step of its first unread token, where a run begins; `until`: behind
+    its last unread token, but for those of the run that goes on."""
 
     since: int
     until: int
 
 
 class Postponed(Observer):
-    """What the head has yet to read, a step's tokens together, till a tree is wanted."""
+    """What the head has yet to read, till a tree is wanted."""
 
     def __init__(self) -> None:
-        self._steps: deque[_Tokens] = deque()
-        # Of the first of them, counted from the start of the engine.
-        self._first = 0
+        self._runs: deque[_Run] = deque()
+        # The last of them, while it goes on.
+        self._open: _Run | None = None
         self._waiting: dict[str, _Waiting] = {}
+        # Number of the step that runs.
+        self._step = 0
 
     def began(self, started: Sequence[str], finished: Sequence[str]) -> None:
         """See `Observer`: finished requests need nothing any more."""
-        for request in finished:
-            self._waiting.pop(request, None)
+        self._step += 1
+        if finished:
+            self._end_run()
+            for request in finished:
+                self._waiting.pop(request, None)
+            self._forget_read()
 
     def add(
         self,
@@ -65,26 +82,37 @@ class Postponed(Observer):
         group: int,
     ) -> None:
         """Put off the only row of each of `requests`."""
-        number = self._first + len(self._steps)
-        row_of = {}
-        for row, place in enumerate(requests):
-            request = view.requests[place]
-            row_of[request.id] = row
-            waiting = self._waiting.get(request.id)
-            if waiting is None or waiting.until != request.committed:
-                # A preempted request starts anew.
-                waiting = self._waiting[request.id] = _Waiting(number, request.committed)
-            waiting.until += 1
-        read = (next_tokens, view.positions, view.slots[group], taps)
+        ids = [view.requests[place].id for place in requests]
+        run = self._open
+        if run is None or run.until != self._step or len(run.steps) == RUN or run.ids != ids:
+            run = self._begin_run([view.requests[place] for place in requests])
+        rows: _Rows = (next_tokens, view.positions, view.slots[group], taps)
         if len(requests) < view.rows:
             there = upload(view.device, requests=requests, rows=view.host_query_start[[*requests]])
-            places, rows = there["requests"], there["rows"]
-            read = (next_tokens[places], *(tensor[rows] for tensor in read[1:]))
-        self._steps.append(_Tokens(row_of, *read))
+            row = there["rows"]
+            rows = (next_tokens[there["requests"]], rows[1][row], rows[2][row], taps[row])
+        run.steps.append(rows)
+
+    def _begin_run(self, requests: Sequence[RequestView]) -> _Run:
+        self._end_run()
+        for request in requests:
+            waiting = self._waiting.get(request.id)
+            if waiting is None or waiting.until != request.committed:
+                # A preempted request, which was in no step since, starts anew.
+                self._waiting[request.id] = _Waiting(self._step, request.committed)
+        self._open = _Run([request.id for request in requests], self._step)
+        self._runs.append(self._open)
+        return self._open
+
+    def _end_run(self) -> None:
+        if self._open is not None:
+            for request in self._waiting.keys() & self._open.ids:
+                self._waiting[request].until += len(self._open.steps)
+        self._open = None
 
     def oldest(self, view: BatchView, requests: Sequence[int]) -> list[int]:
         """The one of `requests` that has put off the most, if that is enough; else none."""
-        if len(self._steps) < KEPT:
+        if not self._runs or self._step - self._runs[0].since < KEPT:
             return []
         unread = {place: self._unread(view.requests[place].id) for place in requests}
         place = max(unread, key=unread.__getitem__, default=0)
@@ -94,13 +122,16 @@ class Postponed(Observer):
         self, view: BatchView, requests: Sequence[int], group: int
     ) -> list[tuple[Extension, torch.Tensor]]:
         """What `requests`, ascending, have to read, with its taps, in passes; they wait no more."""
+        places = [place for place in requests if view.requests[place].id in self._waiting]
+        if not places:
+            return []
+        self._end_run()
         passes, together, size = [], list[int](), 0
-        for place in requests:
+        for place in places:
             request = view.requests[place]
-            waiting = self._waiting.get(request.id)
-            if waiting is None or waiting.until != request.committed:
+            if self._waiting[request.id].until != request.committed:
                 # A preempted request has read everything anew.
-                self._waiting.pop(request.id, None)
+                del self._waiting[request.id]
                 continue
             count = self._unread(request.id)
             if together and size + count > ROWS:
@@ -116,41 +147,45 @@ class Postponed(Observer):
     def _unread(self, request: str) -> int:
         """Steps since its first unread token."""
         waiting = self._waiting.get(request)
-        return 0 if waiting is None else self._first + len(self._steps) - waiting.since
+        return 0 if waiting is None else self._step - waiting.since
 
     def _pass(
         self, view: BatchView, requests: Sequence[int], group: int
     ) -> tuple[Extension, torch.Tensor]:
-        ids = [view.requests[place].id for place in requests]
-        waiting = [self._waiting.pop(name) for name in ids]
-        begin = min(each.since for each in waiting) - self._first
-        steps = list(self._steps)[begin:]
-        starts = np.cumsum([0, *(len(step.row_of) for step in steps)])
-        found = [
-            [
-                starts[i] + step.row_of[name]
-                for i, step in enumerate(steps)
-                if i + begin + self._first >= each.since and name in step.row_of
+        row_of = {view.requests[place].id: row for row, place in enumerate(requests)}
+        waiting = [self._waiting.pop(name) for name in row_of]
+        # By run: whose rows, and the rows.
+        owners, parts = [], list[_Rows]()
+        for run in self._runs:
+            wanted = [
+                (place, row_of[name])
+                for place, name in enumerate(run.ids)
+                if name in row_of and waiting[row_of[name]].since <= run.since
             ]
-            for name, each in zip(ids, waiting, strict=True)
-        ]
-        query_start = np.cumsum([0, *map(len, found)])
+            if wanted:
+                places, owner = zip(*wanted, strict=True)
+                owners.append(np.tile(owner, len(run.steps)))
+                parts.append(_rows_of(run, upload(view.device, places=places)["places"]))
+        owner = np.concatenate(owners)
+        query_start = np.concatenate(([0], np.bincount(owner).cumsum()))
         there = upload(
-            view.device, rows=np.concatenate(found), requests=requests, starts=query_start
+            view.device,
+            order=owner.argsort(kind="stable"),
+            requests=requests,
+            starts=query_start,
         )
-        rows, starts_there = there["rows"], there["starts"]
-        read = {
-            name: torch.cat([getattr(step, name) for step in steps])[rows]
-            for name in ("tokens", "positions", "slots", "taps")
-        }
+        order, starts = there["order"], there["starts"]
+        tokens, positions, slots, taps = (
+            torch.cat(each)[order] for each in zip(*parts, strict=True)
+        )
         extension = Extension(
             rows=DraftRows(
-                tokens=read["tokens"],
-                positions=read["positions"],
-                hidden_rows=torch.arange(len(rows), device=view.device),
-                slots=read["slots"],
-                query_start=starts_there,
-                sample_rows=starts_there[1:] - 1,
+                tokens=tokens,
+                positions=positions,
+                hidden_rows=torch.arange(len(owner), device=view.device),
+                slots=slots,
+                query_start=starts,
+                sample_rows=starts[1:] - 1,
             ),
             requests=requests,
             query_start=query_start,
@@ -158,12 +193,18 @@ class Postponed(Observer):
             block_table=view.block_tables[group].index_select(0, there["requests"]),
             trees=None,
         )
-        return extension, read["taps"]
+        return extension, taps
 
     def _forget_read(self) -> None:
-        """Steps before any that is waited for."""
-        after = self._first + len(self._steps)
-        least = min((each.since for each in self._waiting.values()), default=after)
-        while self._first < least:
-            self._steps.popleft()
-            self._first += 1
+        """Runs before any that is waited for."""
+        least = min((each.since for each in self._waiting.values()), default=self._step)
+        while self._runs and self._runs[0].until <= least:
+            self._runs.popleft()
+
+
+def _rows_of(run: _Run, places: torch.Tensor) -> _Rows:
+    """The rows at `places` of each of its steps, one step behind the other."""
+    tokens, positions, slots, taps = (
+        torch.stack(each)[:, places].flatten(0, 1) for each in zip(*run.steps, strict=True)
+    )
+    return tokens, positions, slots, taps

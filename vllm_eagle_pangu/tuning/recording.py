@@ -190,10 +190,16 @@ class GrowOnly:
         """See `Drafter`."""
         return self.drafter.requests(accepted)
 
-    def extend(self, accepted: Accepted, target: TargetStates, requests: Sequence[int]) -> Any:
+    def extend(
+        self,
+        accepted: Accepted,
+        target: TargetStates,
+        requests: Sequence[int],
+        others: Sequence[int],
+    ) -> Any:
         """See `Drafter`."""
         self._ids = [accepted.placed.view.requests[request].id for request in requests]
-        return self.drafter.extend(accepted, target, requests)
+        return self.drafter.extend(accepted, target, requests, others)
 
     def grow(self, state: Any, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""
