@@ -3,14 +3,15 @@
 
     python benchmarks/policies.py record --pair demo runs/policies-demo.npz
     python benchmarks/policies.py compare runs/policies-demo.npz [--batches 1 2 4 8 16 32]
+    python benchmarks/policies.py ablate runs/policies-demo.npz
     python benchmarks/policies.py disturb runs/policies-demo.npz --batches 1 8 32
 
 `record` decodes a pair's prompts with real engines, and keeps every candidate that the head would
 have drafted at every token, and what the parts of a step take at several batch sizes. `compare`
 serves those texts to B clients at a time: trees, their walk and the policies are the engine's own,
 step times are what was recorded, with 10 % of noise. The oracle knows what the target will say.
-`disturb` has adaptive trees start with wrong costs, with a head that is never right, or a machine
-slow down.
+`ablate` adds the parts of adaptive trees one by one. `disturb` has adaptive trees start with wrong
+costs, with a head that is never right, or a machine slow down.
 """
 
 import argparse
@@ -261,6 +262,40 @@ class NoTrees(FixedShape):
         return [None] * len(requests)
 
 
+class Always(AdaptiveShapes):
+    """Adaptive trees, one for every request in every step.
+
+    `shared`: the nodes go to whichever trees they are worth most in, not as many to each. `depth`:
+    as deep as pays, not all levels.
+    """
+
+    def __init__(self, shared: bool, depth: bool) -> None:
+        super().__init__(SHAPE, OPS)
+        self._shared, self._depth = shared, depth
+
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        super().plan(requests)
+        self._drafted = len(requests)
+        return [self.largest] * len(requests)
+
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        return super().deepen(level, score) or not self._depth
+
+    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+        kept = super().keep(trees, batch)
+        return kept if self._shared else [self._as_many(tree) for tree in trees]
+
+    def _as_many(self, tree: TreeBatch) -> TreeBatch:
+        count, nodes = tree.batch_size, tree.rows - 1
+        free = torch.zeros(count * nodes + 1, dtype=torch.float64)
+        by_chance, chance = OPS.tree_prune(tree, self.belief, free)
+        falling = chance[:, 1:].sort(dim=1, descending=True).values.sum(dim=0)
+        cost = self._nodes_cost[: count * nodes + 1 : count]
+        worth = torch.cat((torch.zeros(1), falling.cumsum(0))) - cost
+        most = torch.full((count,), int(worth.argmax()))
+        return TreeBatch.of(by_chance, tree.max_depth).cut(most)
+
+
 def course(
     recorded: dict[str, np.ndarray],
     batch: int,
@@ -322,6 +357,21 @@ def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
         }
 
 
+def ablate(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
+    """By batch size, speed over plain decoding's as the policy's parts are added one by one."""
+    for batch in batches:
+        plain = settled(recorded, batch, NoTrees(SHAPE))
+        policies = {
+            "fixed": FixedShape(SHAPE),
+            "as many nodes as pay": Always(shared=False, depth=False),
+            "of all requests' trees together": Always(shared=True, depth=False),
+            "as deep as pays": Always(shared=True, depth=True),
+            "or none": AdaptiveShapes(SHAPE, OPS),
+        }
+        speeds = {name: settled(recorded, batch, each) for name, each in policies.items()}
+        yield {"batch": batch, **{name: speed / plain for name, speed in speeds.items()}}
+
+
 def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
     """What is wrong at first, or suddenly, and how soon adaptive trees are as fast as without it.
 
@@ -366,7 +416,8 @@ def main() -> None:
     recorder.add_argument("--prompts", type=int, default=32)
     recorder.add_argument("--tokens", type=int, default=96)
     recorder.add_argument("file", type=Path)
-    for name in ("compare", "disturb"):
+    commands_of = {"compare": compare, "ablate": ablate, "disturb": disturb}
+    for name in commands_of:
         comparer = commands.add_parser(name)
         comparer.add_argument("--batches", type=int, nargs="+", default=BATCHES)
         comparer.add_argument("file", type=Path)
@@ -376,9 +427,8 @@ def main() -> None:
         found = record(pair.find(arguments.pair), arguments.prompts, arguments.tokens)
         np.savez_compressed(arguments.file, **found)
         return
-    work = compare if arguments.command == "compare" else disturb
     rows = []
-    for row in work(dict(np.load(arguments.file)), arguments.batches):
+    for row in commands_of[arguments.command](dict(np.load(arguments.file)), arguments.batches):
         print(json.dumps(row), flush=True)
         rows.append(row)
     lines = [[v if isinstance(v, str) else f"{v:.3g}" for v in row.values()] for row in rows]

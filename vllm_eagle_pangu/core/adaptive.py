@@ -9,8 +9,9 @@ promises much than in one that does not. Source: Yggdrasil's latency-aware objec
 batch of requests, and over steps.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp, log2
 
 import numpy as np
@@ -38,11 +39,21 @@ REMEMBERED, REASSESSED = 4, 8
 # Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
 LOOK_DEEPER = 32
 LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
-# Trees have to be so much faster before they are drafted again: the head has to catch up first.
-MARGIN = 1.03
+# So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
+# requests get out of step their prompts come one by one, and the head has to catch up first.
+AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
 # for so many requests at least.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (5, 512), (8, 4096), 32
+
+
+@dataclass
+class _Seen:
+    """Of batches of about one size: plans, those since there were trees, and when to look again."""
+
+    plans: int = 0
+    since_trees: int = 0
+    patience: int = LOOK_AGAIN[0]
 
 
 class AdaptiveShapes:
@@ -82,10 +93,9 @@ class AdaptiveShapes:
         self._drafted, self._drafted_before, self._whole = 0, 0, True
         self._batch = 0
         self._pays = True
-        self._plans = self._since_trees = 0
-        self._patience = LOOK_AGAIN[0]
-        # Plans by the power of 2 that holds the batch.
-        self._plans_of = Counter[int]()
+        self._plans = 0
+        # By the power of 2 that holds the batch.
+        self._seen_of = defaultdict[int, _Seen](_Seen)
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
@@ -94,22 +104,22 @@ class AdaptiveShapes:
         self._bins.clear()
         if batch != self._batch or self._plans % REASSESSED == 0:
             self._reassess(batch)
-        plans = self._plans_of[batch.bit_length()]
-        self._plans_of[batch.bit_length()] += 1
+        seen = self._seen_of[batch.bit_length()]
         few, often = LOOK_AT_PLAIN
         steps, seldom = LOOK_AT_TREES
-        looks_at_plain = plans % often < few
-        looks_at_trees = plans % seldom < few + max(steps, TREES // batch)
+        looks_at_plain = seen.plans % often < few
+        looks_at_trees = seen.plans % seldom < few + max(steps, TREES // batch)
+        seen.plans += 1
         self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
         if (self._pays or looks_at_trees) and not looks_at_plain:
-            self._since_trees, self._patience = 0, LOOK_AGAIN[0]
+            seen.since_trees, seen.patience = 0, LOOK_AGAIN[0]
             self._drafted = batch
             return [self.largest] * batch
         shapes: list[TreeShape | None] = [None] * batch
         self._drafted = 0
-        self._since_trees += 1
-        if self._since_trees >= self._patience:
-            self._since_trees, self._patience = 0, min(2 * self._patience, LOOK_AGAIN[1])
+        seen.since_trees += 1
+        if seen.since_trees >= seen.patience:
+            seen.since_trees, seen.patience = 0, min(2 * seen.patience, LOOK_AGAIN[1])
             self._drafted, self._whole = 1, True
             # What trees fell short of long ago is slowly forgotten.
             self._emitted += FORGIVEN * (self._hoped - self._emitted)
@@ -178,7 +188,7 @@ class AdaptiveShapes:
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
         if self._rate:
-            self._pays = rate > plain * (1.0 if self._pays else MARGIN)
+            self._pays = rate > plain * (AHEAD if self._pays else AHEAD_AGAIN)
         self._batch = batch
 
     def _expected(self, batch: int) -> float:
