@@ -43,6 +43,8 @@ EVERYTHING = TreeShape(SHAPE.width, SHAPE.depth, SHAPE.capacity)
 BATCHES = (1, 2, 4, 8, 16, 32)
 OPS = Ops.bind("cpp")
 NOISE = 0.1
+# Steps with trees, or without, one behind the other; how often all is decoded to see what it takes.
+TURN, REPEATS = 8, 3
 # A number of rows that was seen less often is not believed.
 OFTEN = 5
 STEPS = 1500
@@ -54,19 +56,22 @@ FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), 
 
 
 class Ranging:
-    """A `TreePolicy` that draws trees of any depth and size, or none, to see what they take.
+    """A `TreePolicy` that draws trees of any depth and size, to see what they take, or none: by
+    turns, so that a machine whose speed changes does so for both.
 
     `forwards`: rows, requests, trees, and seconds of each step's forward.
     """
 
-    def __init__(self, trees: bool) -> None:
-        self.trees, self.costs, self.random = trees, StepCosts(), random.Random(0)
-        self.drafted = 0
+    def __init__(self) -> None:
+        self.costs, self.random = StepCosts(), random.Random(0)
+        self.plans = self.drafted = self.before = 0
         self.forwards: list[tuple[int, int, int, float]] = []
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        self.drafted = len(requests) if self.trees else 0
-        return [SHAPE if self.trees else None] * len(requests)
+        trees = self.plans // TURN % 2 == 1
+        self.plans += 1
+        self.drafted = len(requests) if trees else 0
+        return [SHAPE if trees else None] * len(requests)
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         self.costs.drew(level)
@@ -79,7 +84,8 @@ class Ranging:
         return [tree.cut(torch.full((tree.batch_size,), most)) for tree in trees]
 
     def observe(self, report: StepReport) -> None:
-        self.costs.saw(report, self.drafted, self.drafted)
+        self.costs.saw(report, self.drafted, self.before)
+        self.before, self.drafted = self.drafted, 0
         seconds = report.seconds.get("verify", 0.0) + report.seconds.get("draw", 0.0)
         nodes = torch.zeros(1) if report.tree is None else report.tree.node_count
         if report.rows == report.batch + nodes.sum():
@@ -106,17 +112,18 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
         with llm.watched(drafter=drafter):
             llm.generate(prompts, **params)
     with engine(of_shape(SHAPE), of=of, **arguments) as llm:
+        llm.generate(prompts, **params)
         for batch in BATCHES:
-            policies = [Ranging(trees=False), Ranging(trees=True)]
-            for policy in policies:
-                with llm.watched(policy=policy):
+            policy = Ranging()
+            with llm.watched(policy=policy):
+                for _ in range(REPEATS):
                     llm.generate((prompts * batch)[:batch], **params)
-                forwards += policy.forwards
-                policy.costs.solve()
-            plain, trees = (policy.costs for policy in policies)
-            times["plain"][batch] = plain.of_plain(batch)
-            times["level"][batch] = trees.of_level(batch)
-            times["rest"][batch] = float(trees.rest.each @ (1, batch))
+            forwards += policy.forwards
+            costs = policy.costs
+            costs.solve()
+            times["plain"][batch] = costs.of_plain(batch)
+            times["level"][batch] = costs.of_level(batch)
+            times["rest"][batch] = float(costs.rest.each @ (1, batch))
             print(batch, {part: round(1e3 * those[batch], 2) for part, those in times.items()})
     growths = drafter.growths[SHAPE.width]
     every = [growth for request in growths for growth in growths[request]]
@@ -199,14 +206,15 @@ class Service:
             nodes = (paths.length if self.oracle else trees.node_count).numpy()
         rows, takes = batch + int(nodes.sum()), self.machine.takes
         verified, seconds = len(self.drafted), dict[str, float]()
+        forward = rows, batch, int(np.count_nonzero(nodes))
         if verified:
-            seconds["verify"] = takes("forward", rows, batch, int(np.count_nonzero(nodes)))
+            seconds["verify"] = takes("forward", *forward)
         gained = np.minimum(gained, self.last - self.at)
         self.at += gained
         self.emitted += int(gained.sum())
         drafted = self._draft(policy, seconds)
         if not verified:
-            seconds["verify"] = takes("plain", batch)
+            seconds["verify"] = takes("forward", *forward) if drafted else takes("plain", batch)
         if verified or drafted:
             seconds["other"] = takes("rest", max(verified, drafted))
         policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant index tensors of the hot path, made once per size and device. Never write to them."""
+"""Constant tensors of the hot path, made once per size and device. Never write to them."""
 
 import functools
 
@@ -12,7 +12,7 @@ def index_range(size: int, device: torch.device) -> torch.Tensor:
     return torch.arange(size, device=device)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def filled(value: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """`shape`, int64: `value` everywhere."""
     return torch.full(shape, value, device=device)

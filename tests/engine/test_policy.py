@@ -123,6 +123,7 @@ def test_what_was_put_off_is_read_before_the_next_tree(
 ):
     """Trees after seven tokens that the head did not read are those of a head that read them."""
     monkeypatch.setattr("vllm_eagle_pangu.step.postponed.KEPT", 10)
+    monkeypatch.setattr("vllm_eagle_pangu.step.postponed.RUN", 4)
     spec = tree_config_of(tiny_head, (4, 4, 16))
     with engine(tiny_pangu, spec, **SMALL) as trees:
         drafter, drafted = trees.runner.step.drafter, {}

@@ -49,8 +49,10 @@ LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (5, 512), (8, 4096), 32
 
 @dataclass
 class _Seen:
-    """Of batches of about one size: plans, those since there were trees, and when to look again."""
+    """Of batches of about one size: whether trees pay, how many plans there were, how many of these
+    since the last trees, and after how many to look again."""
 
+    pays: bool = True
     plans: int = 0
     since_trees: int = 0
     patience: int = LOOK_AGAIN[0]
@@ -83,7 +85,7 @@ class AdaptiveShapes:
         self._bins_below: list[int] = []
         # By level: the bins of the trees being drafted, `[T]`.
         self._bins: list[list[int]] = []
-        # Tokens that steps with trees for all emitted of late, and that they were to emit.
+        # Tokens that steps with trees for most emitted of late, and that they were to emit.
         self._emitted = self._hoped = 0.0
         # Tokens per second that steps with trees are to emit. In tokens, what is worth the time of:
         # a row, a level, and a forward by its nodes.
@@ -92,7 +94,6 @@ class AdaptiveShapes:
         # Trees of the step being planned, and of the one before; whether they have all levels.
         self._drafted, self._drafted_before, self._whole = 0, 0, True
         self._batch = 0
-        self._pays = True
         self._plans = 0
         # By the power of 2 that holds the batch.
         self._seen_of = defaultdict[int, _Seen](_Seen)
@@ -111,7 +112,7 @@ class AdaptiveShapes:
         looks_at_trees = seen.plans % seldom < few + max(steps, TREES // batch)
         seen.plans += 1
         self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
-        if (self._pays or looks_at_trees) and not looks_at_plain:
+        if (seen.pays or looks_at_trees) and not looks_at_plain:
             seen.since_trees, seen.patience = 0, LOOK_AGAIN[0]
             self._drafted = batch
             return [self.largest] * batch
@@ -148,10 +149,11 @@ class AdaptiveShapes:
             # Nobody asked for a level below the last.
             self.costs.drew_last()
         found = []
+        pays = self._seen_of[self._batch.bit_length()].pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for tree in trees:
             kept, chance = self.ops.tree_prune(tree, self.belief, self._nodes_cost)
-            if not self._pays or self._known < TREES or self._plans % REMEMBERED == 0:
+            if not pays or self._known < TREES or self._plans % REMEMBERED == 0:
                 self._remember(tree, chance.numpy())
             found.append(TreeBatch.of(kept, tree.max_depth))
         return found
@@ -167,7 +169,7 @@ class AdaptiveShapes:
         # Steps with trees for most are compared with what was hoped of them.
         if min(drafted, before) > batch / 2 and report.rows == batch + report.nodes and self._rate:
             accepted = 0 if paths is None else int(paths.length.sum())
-            self._emitted += OF_LATE * (batch + accepted - self._emitted)
+            self._emitted += OF_LATE * (drafted + accepted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
 
     def _reassess(self, batch: int) -> None:
@@ -176,8 +178,8 @@ class AdaptiveShapes:
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
         # Nothing is hoped for before enough trees are known, and what steps with them take.
-        seen = self._known >= TREES and self.costs.rest.known >= REMEMBERED
-        self._rate = self._expected(batch) if seen else 0.0
+        known = self._known >= TREES and self.costs.rest.known >= REMEMBERED
+        self._rate = self._expected(batch) if known else 0.0
         rate = self._rate * (self._emitted / self._hoped if self._hoped else 1.0)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
@@ -188,7 +190,8 @@ class AdaptiveShapes:
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
         if self._rate:
-            self._pays = rate > plain * (AHEAD if self._pays else AHEAD_AGAIN)
+            seen = self._seen_of[batch.bit_length()]
+            seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
         self._batch = batch
 
     def _expected(self, batch: int) -> float:

@@ -14,7 +14,7 @@ class StepCosts:
 
     `plain`: of a step without trees. Of one with trees for most, `forward`: of the target, with its
     logits and draws, by rows and requests; `level`: of drafting a level below the first; `rest`: of
-    all else. But for the forward, by requests. For stages that are measured where they run: on the
+    all else. But for the forward, by trees. For stages that are measured where they run: on the
     host. Steps that also read prompts teach nothing.
     """
 
@@ -81,5 +81,5 @@ class StepCosts:
                     self.level.add((1, drafted), self._levels / self._timed)
                 levels = self._levels + self._more * self.of_level(drafted)
                 self.forward.add((1, report.rows, batch), forward)
-                self.rest.add((1, batch), max(rest - levels, 0.0))
+                self.rest.add((1, drafted), max(rest - levels, 0.0))
         return forward + rest

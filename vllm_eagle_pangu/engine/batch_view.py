@@ -48,7 +48,17 @@ def _requests(runner: "GPUModelRunner", count: int) -> list[RequestView]:
         map(_may_draft, params),
         strict=True,
     )
-    return [RequestView(*values) for values in columns]
+    return [
+        RequestView(
+            id=req_id,
+            committed=committed,
+            length=length,
+            may_emit=may_emit,
+            is_partial=is_partial,
+            may_draft=may_draft,
+        )
+        for req_id, committed, length, may_emit, is_partial, may_draft in columns
+    ]
 
 
 def _may_draft(params: "SamplingParams") -> bool:

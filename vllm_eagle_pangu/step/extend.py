@@ -88,7 +88,7 @@ def extend(
     """
     view, group = accepted.placed.view, head.group
     later = _single_tokens(accepted, others)
-    due = sorted({*requests, *postponed.oldest(view, later)})
+    due = sorted([*requests, *postponed.oldest(view, later)])
     for unread, taps in postponed.take(view, due, group):
         head.extend(unread, taps, target.attention)
     # Requests whose new rows may be attended by a draft, their own or one with their prefix.
@@ -101,6 +101,7 @@ def extend(
     ]
     if not now and not later:
         return None
+    postponed.forget([view.requests[place].id for place in now])
     taps = torch.cat(tuple(target.taps), dim=-1)
     if later:
         postponed.add(view, later, accepted.paths.output[:, 0], taps, group)

@@ -67,11 +67,16 @@ class Postponed(Observer):
     def began(self, started: Sequence[str], finished: Sequence[str]) -> None:
         """See `Observer`: finished requests need nothing any more."""
         self._step += 1
-        if finished:
-            self._end_run()
-            for request in finished:
-                self._waiting.pop(request, None)
-            self._forget_read()
+        self.forget(finished)
+
+    def forget(self, requests: Sequence[str]) -> None:
+        """What these put off need not be read any more."""
+        if self._waiting.keys().isdisjoint(requests):
+            return
+        self._end_run()
+        for request in requests:
+            self._waiting.pop(request, None)
+        self._forget_read()
 
     def add(
         self,
@@ -95,10 +100,14 @@ class Postponed(Observer):
 
     def _begin_run(self, requests: Sequence[RequestView]) -> _Run:
         self._end_run()
+        # Who is in the batch is read within so many steps: the others were preempted.
+        most = KEPT + len(self._waiting)
+        late = [name for name, each in self._waiting.items() if self._step - each.since > most]
+        self.forget(late)
         for request in requests:
             waiting = self._waiting.get(request.id)
             if waiting is None or waiting.until != request.committed:
-                # A preempted request, which was in no step since, starts anew.
+                # A preempted request starts anew; it was in a step that read its tokens since.
                 self._waiting[request.id] = _Waiting(self._step, request.committed)
         self._open = _Run([request.id for request in requests], self._step)
         self._runs.append(self._open)
