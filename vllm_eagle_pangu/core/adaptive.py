@@ -43,8 +43,9 @@ LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
-# for so many requests at least.
+# for so many requests at least; more often where trees come near to what plain decoding gives.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (5, 512), (8, 4096), 32
+NEAR, LOOK_AT_NEAR = 0.95, 512
 
 
 @dataclass
@@ -53,6 +54,7 @@ class _Seen:
     since the last trees, and after how many to look again."""
 
     pays: bool = True
+    near: bool = True
     plans: int = 0
     since_trees: int = 0
     patience: int = LOOK_AGAIN[0]
@@ -109,6 +111,8 @@ class AdaptiveShapes:
         few, often = LOOK_AT_PLAIN
         steps, seldom = LOOK_AT_TREES
         looks_at_plain = seen.plans % often < few
+        if seen.near and not seen.pays:
+            seldom = LOOK_AT_NEAR
         looks_at_trees = seen.plans % seldom < few + max(steps, TREES // batch)
         seen.plans += 1
         self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
@@ -192,6 +196,7 @@ class AdaptiveShapes:
         if self._rate:
             seen = self._seen_of[batch.bit_length()]
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
+            seen.near = rate > plain * NEAR
         self._batch = batch
 
     def _expected(self, batch: int) -> float:
