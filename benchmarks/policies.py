@@ -5,20 +5,24 @@
     python benchmarks/policies.py compare runs/policies-demo.npz [--batches 1 2 4 8 16 32]
     python benchmarks/policies.py ablate runs/policies-demo.npz
     python benchmarks/policies.py disturb runs/policies-demo.npz --batches 1 8 32
+    python benchmarks/policies.py choose --pair demo --batches 1 8 32
 
 `record` decodes a pair's prompts with real engines, and keeps every candidate that the head would
 have drafted at every token, and what the parts of a step take at several batch sizes. `compare`
 serves those texts to B clients at a time: trees, their walk and the policies are the engine's own,
 step times are what was recorded, with 10 % of noise. The oracle knows what the target will say.
 `ablate` adds the parts of adaptive trees one by one. `disturb` has adaptive trees start with wrong
-costs, with a head that is never right, or a machine slow down.
+costs, with a head that is never right, or a machine slow down. `choose` decodes with a real engine,
+and says what of a step the choice itself takes.
 """
 
 import argparse
 import json
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +39,7 @@ from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 from vllm_eagle_pangu.measure.files import markdown
-from vllm_eagle_pangu.measure.method import of_shape
+from vllm_eagle_pangu.measure.method import adaptive, of_shape
 from vllm_eagle_pangu.tuning.recording import GrowOnly
 
 SHAPE = TreeShape(4, 5, 16)
@@ -136,6 +140,60 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
         "forward": _line(np.array(forwards)),
         **{part: np.array(sorted(those.items())) for part, those in times.items()},
     }
+
+
+class Timed:
+    """A `TreePolicy` that takes another one's time.
+
+    `steps`: of those that drafted and read no prompts, requests, and seconds of choice and step.
+    """
+
+    def __init__(self, policy: TreePolicy) -> None:
+        self.policy = policy
+        self.steps: list[tuple[int, float, float]] = []
+        self._seconds, self._drafted = 0.0, False
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        began = time.perf_counter()
+        found = call(*arguments)
+        self._seconds += time.perf_counter() - began
+        return found
+
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        return self._timed(self.policy.plan, requests)
+
+    def deepen(self, level: int, score: torch.Tensor) -> bool:
+        return self._timed(self.policy.deepen, level, score)
+
+    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+        self._drafted = sum(tree.batch_size for tree in trees) == batch
+        return self._timed(self.policy.keep, trees, batch)
+
+    def observe(self, report: StepReport) -> None:
+        self._timed(self.policy.observe, report)
+        if self._drafted and report.rows == report.batch + report.nodes:
+            self.steps.append((report.batch, self._seconds, sum(report.seconds.values())))
+        self._seconds, self._drafted = 0.0, False
+
+
+def choose(of: pair.Pair, batches: Sequence[int]) -> Iterator[dict]:
+    """Milliseconds of a step with trees for all, and of the choice of their nodes: medians."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(of.target)
+    prompts = [tokenizer(text)["input_ids"] for text in of.read_prompts(max(batches))]
+    arguments = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_seqs": max(batches)}
+    with engine(adaptive(SHAPE), of=of, **arguments) as llm:
+        for batch in batches:
+            policy = Timed(llm.runner.step.policy)
+            with llm.watched(policy=policy):
+                for _ in range(REPEATS):
+                    llm.generate((prompts * batch)[:batch], max_tokens=96, ignore_eos=True)
+            seconds = [(choice, step) for size, choice, step in policy.steps if size == batch]
+            choice, step = (1e3 * float(np.median(each)) for each in zip(*seconds, strict=True))
+            share = float(np.median([one / whole for one, whole in seconds]))
+            row = {"batch": batch, "steps": len(seconds), "choice": choice, "step": step}
+            yield {**row, "share": share}
 
 
 def _line(forwards: np.ndarray) -> np.ndarray:
@@ -424,24 +482,34 @@ def main() -> None:
     recorder.add_argument("--prompts", type=int, default=32)
     recorder.add_argument("--tokens", type=int, default=96)
     recorder.add_argument("file", type=Path)
-    commands_of = {"compare": compare, "ablate": ablate, "disturb": disturb}
-    for name in commands_of:
-        comparer = commands.add_parser(name)
-        comparer.add_argument("--batches", type=int, nargs="+", default=BATCHES)
-        comparer.add_argument("file", type=Path)
+    chooser = commands.add_parser("choose")
+    chooser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
+    simulated = {"compare": compare, "ablate": ablate, "disturb": disturb}
+    for command in (chooser, *map(commands.add_parser, simulated)):
+        command.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+        if command is not chooser:
+            command.add_argument("file", type=Path)
     arguments = parser.parse_args()
-    if arguments.command == "record":
+    name = arguments.command
+    if name == "record":
         arguments.file.parent.mkdir(parents=True, exist_ok=True)
         found = record(pair.find(arguments.pair), arguments.prompts, arguments.tokens)
         np.savez_compressed(arguments.file, **found)
         return
+    if name == "choose":
+        stem = f"policies-{arguments.pair}"
+        found_rows = choose(pair.find(arguments.pair), arguments.batches)
+    else:
+        recorded = dict(np.load(arguments.file))
+        stem = arguments.file.stem
+        found_rows = simulated[name](recorded, arguments.batches)
     rows = []
-    for row in commands_of[arguments.command](dict(np.load(arguments.file)), arguments.batches):
+    for row in found_rows:
         print(json.dumps(row), flush=True)
         rows.append(row)
     lines = [[v if isinstance(v, str) else f"{v:.3g}" for v in row.values()] for row in rows]
     print(markdown(list(rows[0]), lines))
-    print(save(f"{arguments.file.stem}-{arguments.command}", {"rows": rows}))
+    print(save(f"{stem}-{name}", {"rows": rows}))
 
 
 if __name__ == "__main__":

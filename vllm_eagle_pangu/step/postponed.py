@@ -206,7 +206,7 @@ class Postponed(Observer):
 
     def _forget_read(self) -> None:
         """Runs before any that is waited for."""
-        least = min((each.since for each in self._waiting.values()), default=self._step)
+        least = min((each.since for each in self._waiting.values()), default=self._step + 1)
         while self._runs and self._runs[0].until <= least:
             self._runs.popleft()
 
