@@ -147,6 +147,7 @@ class ConcurrencyConfig:
 
     levels: tuple[Count, ...] = (1, 2, 4, 8, 16, 32, 64)
     tokens: Count = 64
+    """On average: from half to one and a half of it."""
     least_requests: Count = 12
     requests_per_level: Count = 2
     """Requests of a point: this many times the level, but at least `least_requests`."""

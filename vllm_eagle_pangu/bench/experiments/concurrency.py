@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -90,7 +91,8 @@ class Concurrency(Experiment):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             dataset = Path(folder) / "prompts.json"
             talk = self.bench.conversations
-            write_dataset([talk.text(prompt) for prompt in self.bench.prompts], dataset)
+            texts = [talk.text(prompt) for prompt in self.bench.prompts]
+            write_dataset(texts, self.config.tokens, dataset)
             servers = {
                 method: stack.enter_context(bench_server(method, self.bench))
                 for method in methods
@@ -109,8 +111,8 @@ class Concurrency(Experiment):
                 if session.has(key):
                     continue
                 try:
-                    load = level, requests, self.config.tokens
-                    session.record(key, measure_load(servers[method], dataset, *load))
+                    found = measure_load(servers[method], dataset, level, requests)
+                    session.record(key, found)
                 # The other points are measured all the same.
                 except (RuntimeError, OSError) as error:
                     session.record(key, {"error": str(error)})
@@ -166,20 +168,29 @@ def bench_server(method: Method, bench: Bench) -> Server:
     return Server(method.name, bench.target, method.speculative_config(str(bench.head)), flags)
 
 
-def write_dataset(texts: Sequence[str], path: Path) -> None:
+def write_dataset(texts: Sequence[str], tokens: int, path: Path) -> None:
     """Prompts in ShareGPT's form: vLLM reads it with json alone, its `custom` form with pandas.
 
-    The second turn is there because the reader wants one; the answer's length is given apart.
+    Of the second turn vLLM takes the length: that of the answer, here about half of `tokens` to one
+    and a half. Were all as long, plain decoding's requests would end together, and the next ones'
+    prompts be read in one step, which no service sees.
     """
-    answer = {"from": "gpt", "value": "-"}
-    talks = [{"conversations": [{"from": "human", "value": text}, answer]} for text in texts]
+    spread = (tokens // 2 + tokens * place // len(texts) for place in range(len(texts)))
+    # vLLM leaves out what is shorter.
+    lengths = [max(4, length) for length in spread]
+    random.Random(0).shuffle(lengths)
+    turns_of = [
+        [{"from": "human", "value": text}, {"from": "gpt", "value": " a" * length}]
+        for text, length in zip(texts, lengths, strict=True)
+    ]
+    talks = [{"conversations": both} for both in turns_of]
     path.write_text(json.dumps(talks), encoding="utf-8")
 
 
 def client_command(
-    server: Server, dataset: Path, level: int, requests: int, tokens: int, result: Path
+    server: Server, dataset: Path, level: int, requests: int, result: Path
 ) -> list[str]:
-    """A `vllm bench serve` of `requests` requests of `tokens` tokens, at most `level` at a time.
+    """A `vllm bench serve` of `requests` requests, at most `level` at a time.
 
     Over the dataset in its order, repeated if it is too short.
     """
@@ -187,20 +198,18 @@ def client_command(
         str(Path(sys.executable).with_name("vllm")),
         *CLIENT.split(),
         *(f"--base-url={server.url}", f"--model={SERVED_NAME}", f"--tokenizer={server.target}"),
-        *(f"--dataset-path={dataset}", f"--sharegpt-output-len={tokens}"),
+        f"--dataset-path={dataset}",
         *(f"--num-prompts={requests}", f"--max-concurrency={level}"),
         *(f"--result-dir={result.parent}", f"--result-filename={result.name}"),
     ]
 
 
-def measure_load(
-    server: Server, dataset: Path, level: int, requests: int, tokens: int
-) -> dict[str, Any]:
+def measure_load(server: Server, dataset: Path, level: int, requests: int) -> dict[str, Any]:
     """The figures of one point. Raises RuntimeError where the client or a request failed."""
     drafts, accepted = server.counters()
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = client_command(server, dataset, level, requests, tokens, result)
+        command = client_command(server, dataset, level, requests, result)
         done = subprocess.run(
             command,
             env=os.environ | server_environment(),
