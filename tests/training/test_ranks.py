@@ -130,10 +130,11 @@ def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on
         before = len(states(prepared))
         with started(command(two, *TORCHRUN)) as process:
             wait_until(lambda found=before: len(states(prepared)) > found + 100, process)
-            processes = family(process)
+            written, processes = len(states(prepared)), family(process)
             kill(rank(process, number))
+            # Till torchrun ends it, the other one may well write all of its share.
             ends_without_a_trace(process, processes)
-        assert before < len(states(prepared)) < 3000
+        assert before < written < 3000
     finish(two, *TORCHRUN)
     alone = tmp_path / "alone" / "prepared"
     assert files(prepared / "hidden_states") == files(alone / "hidden_states")
