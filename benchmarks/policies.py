@@ -91,9 +91,8 @@ class Ranging:
         self.costs.saw(report, self.drafted, self.before)
         self.before, self.drafted = self.drafted, 0
         seconds = report.seconds.get("verify", 0.0) + report.seconds.get("draw", 0.0)
-        nodes = torch.zeros(1) if report.tree is None else report.tree.node_count
-        if report.rows == report.batch + nodes.sum():
-            trees = int((nodes > 0).sum())
+        if report.rows == report.batch + report.nodes:
+            trees = 0 if report.tree is None else int((report.tree.node_count > 0).sum())
             self.forwards.append((report.rows, report.batch, trees, seconds))
 
 
