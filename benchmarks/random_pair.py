@@ -25,7 +25,7 @@ SIZES = {30: (512, 8, 8, 2, 1408, 8192), 300: (1024, 16, 16, 4, 3072, 32768)}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="target/ and head/ are written there")
+    parser.add_argument("folder", type=Path, help="target/ and draft/ are written there")
     parser.add_argument("--millions", type=int, choices=SIZES, default=300, help="of weights")
     args = parser.parse_args()
     write_random_pair(args.folder, args.millions)
@@ -57,7 +57,7 @@ def write_random_pair(folder: Path, millions: int) -> None:
         max_tokens=1,
     )
     every_second = 2 * torch.arange(vocab // 2)
-    save_head(EagleHead(head_config(own, config), every_second), folder / "head")
+    save_head(EagleHead(head_config(own, config), every_second), folder / "draft")
 
 
 if __name__ == "__main__":

@@ -103,9 +103,9 @@ class Notebook:
     def requests(self, accepted):
         return self.drafter.requests(accepted)
 
-    def extend(self, accepted, target, requests, others):
+    def extend(self, accepted, target, requests):
         self.view = accepted.placed.view
-        return self.drafter.extend(accepted, target, requests, others)
+        return self.drafter.extend(accepted, target, requests)
 
     def grow(self, state, plan, deepen):
         grown = self.drafter.grow(state, plan, deepen)
@@ -122,18 +122,16 @@ def test_what_was_put_off_is_read_before_the_next_tree(
     engine, tiny_pangu, tiny_head, tree_config_of, expected, monkeypatch
 ):
     """Trees after seven tokens that the head did not read are those of a head that read them."""
-    monkeypatch.setattr("vllm_eagle_pangu.step.postponed.KEPT", 10)
-    monkeypatch.setattr("vllm_eagle_pangu.step.postponed.RUN", 4)
     spec = tree_config_of(tiny_head, (4, 4, 16))
     with engine(tiny_pangu, spec, **SMALL) as trees:
         drafter, drafted = trees.runner.step.drafter, {}
         for turn, every in enumerate((1, 7, 23)):
+            # Read at once, a few steps at once, and only when a tree is wanted.
+            monkeypatch.setattr("vllm_eagle_pangu.step.unread.ENOUGH", 20 * turn * turn)
             notebook = trees.runner.step.drafter = Notebook(drafter, turn * len(PROMPTS))
             trees.runner.step.policy = Sometimes(every)
             assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
             drafted[every] = notebook.trees
-        trees.generate(PROMPTS[:1], max_tokens=3)
-        assert len(drafter.postponed._waiting) <= 1 and len(drafter.postponed._runs) <= 1
     for every in (7, 23):
         assert len(drafted[every]) >= len(PROMPTS)
         for prompt_and_length, (scores, tokens) in drafted[every].items():
@@ -212,7 +210,7 @@ class CopyFromText:
             if not request.is_partial and request.may_draft and request.may_emit > 8
         ]
 
-    def extend(self, accepted, target, requests, others):
+    def extend(self, accepted, target, requests):
         view = accepted.placed.view
         if not requests:
             return None

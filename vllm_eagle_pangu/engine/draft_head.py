@@ -13,11 +13,11 @@ from vllm.v1.spec_decode.eagle import EagleProposer
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
-from vllm_eagle_pangu.engine.head_pass import TreeOnlyMetadata, head_pass
+from vllm_eagle_pangu.engine.head_pass import HeadPass, TreeOnlyMetadata, head_pass
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.extend import Extension
 from vllm_eagle_pangu.step.head import States
-from vllm_eagle_pangu.step.rows import LayerScratch, LevelRows
+from vllm_eagle_pangu.step.rows import LayerScratch, TreeRows
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
@@ -55,6 +55,24 @@ class DraftHead:
         for layer in self.layers:
             layer.impl.scratch = LayerScratch.empty(layer, rows, device)
 
+    @property
+    def rowwise(self) -> bool:
+        """See `Head`."""
+        return isinstance(self.run, HeadPass)
+
+    def read(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        taps: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `Head`."""
+        assert isinstance(self.run, HeadPass)
+        hidden = self.model.combine_hidden_states(taps)
+        self.run.read(tokens, positions, hidden, slots)
+        return hidden
+
     def extend(
         self, extension: Extension, taps: torch.Tensor, attention: "CommonAttentionMetadata"
     ) -> States:
@@ -69,7 +87,7 @@ class DraftHead:
         tokens: torch.Tensor,
         positions: torch.Tensor,
         hidden: torch.Tensor,
-        rows: LevelRows,
+        rows: TreeRows,
     ) -> States:
         """See `Head`."""
         return self.run(tokens, positions, hidden, TreeOnlyMetadata(rows), None)

@@ -119,10 +119,9 @@ class HeadPass(Pass):
     ) -> States:
         """See `Pass`."""
         layer = self.layer
-        embeds = _norm(embedding(tokens, self.embedding), layer.input_layernorm)
-        normed = _norm(hidden, layer.hidden_norm)
+        x, normed = self._inputs(tokens, hidden)
         residual = normed.clone() if self.norm_before_residual else hidden
-        attended = self._attend(torch.cat((embeds, normed), -1), positions, metadata, slots)
+        attended = self._attend(x, positions, metadata, slots)
         x = _linear(self.attention.o_proj, attended)
         _add_norm(x, residual, layer.post_attention_layernorm)
         gate_up = _linear(self.mlp.gate_up_proj, x)
@@ -132,6 +131,39 @@ class HeadPass(Pass):
         _add_norm(x, residual, self.final_norm)
         return x, x if self.norm_output else residual
 
+    def read(
+        self,
+        tokens: torch.Tensor,  # [n] int64
+        positions: torch.Tensor,  # [n] int64
+        hidden: torch.Tensor,  # [n, H]
+        slots: torch.Tensor,  # [n], -1 for nowhere
+    ) -> None:
+        """Write the K/V of these rows to the pages, and compute nothing else of them."""
+        layer = self.attention.attn
+        _, key, value = self._projected(self._inputs(tokens, hidden)[0], positions)
+        layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
+
+    def _inputs(
+        self, tokens: torch.Tensor, hidden: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What attention projects, `[n, 2 H]`, and its second half."""
+        embeds = _norm(embedding(tokens, self.embedding), self.layer.input_layernorm)
+        normed = _norm(hidden, self.layer.hidden_norm)
+        return torch.cat((embeds, normed), -1), normed
+
+    def _projected(
+        self, x: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Query, key and value, `[n, heads, head_size]`, at their positions."""
+        attention = self.attention
+        qkv = _linear(attention.qkv_proj, x)
+        sizes = [attention.q_size, attention.kv_size, attention.kv_size]
+        query, key, value = qkv.split(sizes, dim=-1)
+        head_size, cos_sin, is_neox = self.rope
+        ops.rotary_embedding(positions, query, key, head_size, cos_sin, is_neox)
+        shape = (x.shape[0], -1, attention.attn.head_size)
+        return query.view(shape), key.view(shape), value.view(shape)
+
     def _attend(
         self,
         x: torch.Tensor,
@@ -139,20 +171,13 @@ class HeadPass(Pass):
         metadata: "AttentionMetadata | TreeOnlyMetadata",
         slots: torch.Tensor | None,
     ) -> torch.Tensor:
-        attention, layer = self.attention, self.attention.attn
-        qkv = _linear(attention.qkv_proj, x)
-        sizes = [attention.q_size, attention.kv_size, attention.kv_size]
-        query, key, value = qkv.split(sizes, dim=-1)
-        head_size, cos_sin, is_neox = self.rope
-        ops.rotary_embedding(positions, query, key, head_size, cos_sin, is_neox)
-        rows = x.shape[0]
-        query = query.view(rows, -1, layer.head_size)
-        key, value = (t.view(rows, -1, layer.head_size) for t in (key, value))
+        layer = self.attention.attn
+        query, key, value = self._projected(x, positions)
         if slots is not None:
             layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
         output = x.new_empty(query.shape)
         layer.impl.forward(layer, query, key, value, layer.kv_cache, metadata, output)
-        return output.view(rows, -1)
+        return output.view(x.shape[0], -1)
 
 
 def _is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:

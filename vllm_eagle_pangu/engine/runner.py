@@ -113,7 +113,6 @@ class TreeRunnerMixin(GPUModelRunner):
         self.draft_head = self.head_class(self.drafter, self.ops)
         self.pages = TargetPages(self.ops, check=self.reference_mode)
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
-        self.stages.observers += (drafter.postponed,)
         self.step = Step(
             drafter,
             self.tree_config.policy(self.ops),

@@ -6,8 +6,9 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,16 @@ class _Counter:
         """Nothing: vLLM asks for it now and then."""
 
     log_engine_initialized = log
+
+
+@dataclass(frozen=True)
+class Served:
+    """A step of clients that are served: its `seconds`, the `tokens` that they got, and after how
+    many seconds each one got an answer's first token, that did in this step."""
+
+    seconds: float
+    tokens: int
+    first: Sequence[float]
 
 
 class Engine:
@@ -123,6 +134,41 @@ class Engine:
             tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
             yield 1e3 * (now - begin), tokens
             begin = now
+
+    def serve(
+        self,
+        requests: Iterator[tuple[Sequence[int], Mapping[str, Any]]],
+        clients: Callable[[], int],
+    ) -> Iterator[Served]:
+        """Step after step of so many clients, who ask anew once they are answered, till closed.
+
+        `requests`: prompts with their parameters, without end. The clock is that of the steps.
+        """
+        from vllm.sampling_params import RequestOutputKind
+
+        # When they were asked, and whether the first token is still awaited.
+        asked, waiting, now = dict[str, float](), set[str](), 0.0
+        try:
+            while True:
+                while len(asked) < clients():
+                    prompt, params = next(requests)
+                    name = self._add(prompt, {"output_kind": RequestOutputKind.DELTA, **params})
+                    asked[name] = now
+                    waiting.add(name)
+                begin = time.perf_counter()
+                outputs = self.vllm.step()
+                seconds = time.perf_counter() - begin
+                now += seconds
+                answered = [output for output in outputs if output.outputs[0].token_ids]
+                first = [now - asked[o.request_id] for o in answered if o.request_id in waiting]
+                waiting.difference_update(output.request_id for output in answered)
+                for output in outputs:
+                    if output.finished:
+                        del asked[output.request_id]
+                tokens = sum(len(output.outputs[0].token_ids) for output in answered)
+                yield Served(seconds, tokens, first)
+        finally:
+            self.vllm.abort_request(list(asked))
 
     def measure(
         self, name: str, prompt: Sequence[int], forward_times: bool = False, **params: Any

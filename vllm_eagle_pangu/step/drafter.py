@@ -11,7 +11,7 @@ from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.extend import Extended, extend, requests_to_draft
 from vllm_eagle_pangu.step.grow import Deepen, Drafted, grow
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
-from vllm_eagle_pangu.step.postponed import Postponed
+from vllm_eagle_pangu.step.unread import Unread
 
 # What a drafter keeps between its two stages.
 State = TypeVar("State")
@@ -25,16 +25,9 @@ class Drafter(Protocol[State]):
         ...
 
     def extend(
-        self,
-        accepted: Accepted,
-        target: TargetStates,
-        requests: Sequence[int],
-        others: Sequence[int],
+        self, accepted: Accepted, target: TargetStates, requests: Sequence[int]
     ) -> State | None:
-        """Take in what the step emitted, to draft for `requests`; None without any.
-
-        Both ascending; `others`: it can draft for these, too, but is not to.
-        """
+        """Take in what the step emitted, to draft for `requests`, ascending; None without any."""
         ...
 
     def grow(self, state: State, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
@@ -49,22 +42,18 @@ class Eagle3Drafter:
     head: Head
     limits: Limits
     ops: Ops
-    postponed: Postponed = field(default_factory=Postponed)
+    unread: Unread = field(default_factory=Unread)
 
     def requests(self, accepted: Accepted) -> Sequence[int]:
         """See `Drafter`."""
         return requests_to_draft(accepted, self.limits)
 
     def extend(
-        self,
-        accepted: Accepted,
-        target: TargetStates,
-        requests: Sequence[int],
-        others: Sequence[int],
+        self, accepted: Accepted, target: TargetStates, requests: Sequence[int]
     ) -> Extended | None:
         """See `Drafter`."""
         head, limits = self.head, self.limits
-        return extend(accepted, target, requests, others, self.postponed, head, limits, self.ops)
+        return extend(accepted, target, requests, self.unread, head, limits, self.ops)
 
     def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""

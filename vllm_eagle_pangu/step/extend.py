@@ -2,9 +2,8 @@
 """Extend: the head's K/V by the tokens that the step committed, and the roots of the next trees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,13 +11,11 @@ import torch
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
-from vllm_eagle_pangu.kernels.indices import causal
+from vllm_eagle_pangu.kernels.indices import causal, index_range
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.rows import ChainRows
-
-if TYPE_CHECKING:
-    from vllm_eagle_pangu.step.postponed import Postponed
+from vllm_eagle_pangu.step.unread import Unread
 
 
 @dataclass(frozen=True)
@@ -75,102 +72,140 @@ def extend(
     accepted: Accepted,
     target: TargetStates,
     requests: Sequence[int],
-    others: Sequence[int],
-    postponed: "Postponed",
+    unread: Unread,
     head: Head,
     limits: Limits,
     ops: Ops,
 ) -> Extended | None:
-    """Run the head over the committed tokens, so that trees for `requests` can be grown.
+    """Have the head read the committed tokens, and say from what to grow trees for `requests`.
 
-    Of `others`, which could have trees and are to have none, a single token is put off until they
-    are to have one. None without `requests`.
+    These are ascending; None without any, and a head that can read later then may.
     """
     view, group = accepted.placed.view, head.group
-    later = _single_tokens(accepted, others)
-    due = sorted([*requests, *postponed.oldest(view, later)])
-    for unread, taps in postponed.take(view, due, group):
-        head.extend(unread, taps, target.attention)
     # Requests whose new rows may be attended by a draft, their own or one with their prefix.
     # Whoever is too long for a tree stays so, and nobody's tree reads what is written behind.
-    put_off = set(later)
-    now = [
-        place
-        for place, request in enumerate(view.requests)
-        if place not in put_off and limits.reaches(request.committed)
+    reading = [
+        place for place, request in enumerate(view.requests) if limits.reaches(request.committed)
     ]
-    if not now and not later:
+    if not reading:
         return None
-    postponed.forget([view.requests[place].id for place in now])
-    taps = torch.cat(tuple(target.taps), dim=-1)
-    if later:
-        postponed.add(view, later, accepted.paths.output[:, 0], taps, group)
-    if not now:
-        return None
-    extension = extension_of(accepted, now, group, limits, ops)
-    last, state = head.extend(extension, taps[extension.rows.hidden_rows], target.attention)
+    rows, query_start = rows_of(accepted, reading, group, limits, ops)
+    if head.rowwise:
+        first = unread.add(rows, target.taps)
+        if not requests and not unread.is_enough:
+            return None
+        hidden = unread.read(head)[first:]
+    else:
+        extension = extension_of(accepted, reading, rows, query_start, group, limits)
+        taps = torch.cat(tuple(target.taps), dim=-1)[rows.hidden_rows]
+        last, state = head.extend(extension, taps, target.attention)
     if not requests:
         return None
-    places = np.searchsorted(now, requests)
-    there = upload(view.device, requests=requests, places=places)
-    sample = extension.rows.sample_rows[there["places"]]
+    there = upload(view.device, requests=requests, places=np.searchsorted(reading, requests))
+    sample = rows.sample_rows[there["places"]]
+    tokens, positions = rows.tokens[sample], rows.positions[sample]
+    block_table = view.block_tables[group].index_select(0, there["requests"])
+    if head.rowwise:
+        alone = _single_rows(block_table, positions, limits)
+        last, state = head.level(tokens, positions, hidden[sample], alone)
+    else:
+        last, state = last[sample], state[sample]
     return Extended(
         requests=requests,
-        root_tokens=extension.rows.tokens[sample],
-        prefix_len=extension.rows.positions[sample] + 1,
-        last=last[sample],
-        state=state[sample],
-        block_table=view.block_tables[group].index_select(0, there["requests"]),
+        root_tokens=tokens,
+        prefix_len=positions + 1,
+        last=last,
+        state=state,
+        block_table=block_table,
     )
 
 
-def _single_tokens(accepted: Accepted, requests: Sequence[int]) -> Sequence[int]:
-    """Those of `requests` that went on by one token."""
-    view = accepted.placed.view
-    if view.rows == view.batch_size:
-        return requests
-    rows = np.diff(view.host_query_start).tolist()
-    return [place for place in requests if rows[place] == 1]
+def _single_rows(block_table: torch.Tensor, positions: torch.Tensor, limits: Limits) -> ChainRows:
+    """A row each of k requests, `block_table: [k, P]`, `positions: [k]`, behind all their pages."""
+    row = index_range(positions.shape[0], positions.device).int()
+    one = torch.ones_like(row)
+    return ChainRows(
+        block_table=block_table,
+        prefix_len=positions.int(),
+        query_start=row,
+        query_count=one,
+        key_start=row,
+        key_count=one,
+        visible=torch.ones((len(row), 1, 1), dtype=torch.bool, device=row.device),
+        covers_batch=True,
+        prefix_start=limits.prefix_start(positions),
+    )
+
+
+def rows_of(
+    accepted: Accepted, requests: Sequence[int], group: int, limits: Limits, ops: Ops
+) -> tuple[DraftRows, np.ndarray]:
+    """The head's rows of `requests`, ascending; and `[K+1]` on the host, the first one of each.
+
+    `group`: the KV cache group of its layers.
+    """
+    view, trees = accepted.placed.view, accepted.placed.trees
+    if trees is None:
+        query_start = view.host_query_start
+        rows = _rows_without_trees(accepted, group)
+    else:
+        counts = np.diff(view.host_query_start)
+        counts[[tree.request for tree in trees.scheduled]] = limits.depth + 1
+        query_start = np.concatenate(([0], counts.cumsum()))
+        is_tree = torch.zeros(view.batch_size, dtype=torch.bool, device=view.device)
+        rows = ops.draft_batch(
+            input_ids=view.token_ids,
+            positions=view.positions,
+            query_start=view.query_start,
+            is_tree=is_tree.index_fill_(0, trees.requests, True),
+            paths=accepted.paths,
+            next_tokens=_next_tokens(accepted),
+            linear_slots=view.slots[group],
+            depth=limits.depth,
+            rows=int(query_start[-1]),
+        )
+    if len(requests) < view.batch_size:
+        rows = _of_requests(rows, query_start, requests)
+        query_start = np.concatenate(([0], np.diff(query_start)[requests].cumsum()))
+    # Rows past the head's last position feed no draft; their rotary position must exist.
+    return replace(rows, positions=rows.positions.clamp(max=limits.max_len - 1)), query_start
+
+
+def _rows_without_trees(accepted: Accepted, group: int) -> DraftRows:
+    """`draft_batch` where the head reads the batch's own rows, with the token behind each."""
+    view, tokens = accepted.placed.view, _next_tokens(accepted)
+    ends = view.query_start[1:].long() - 1
+    if view.rows > view.batch_size:
+        tokens = view.token_ids.roll(-1).long().index_copy_(0, ends, tokens)
+    return DraftRows(
+        tokens=tokens,
+        positions=view.positions,
+        hidden_rows=index_range(view.rows, view.device),
+        slots=view.slots[group],
+        query_start=view.query_start.long(),
+        sample_rows=ends,
+    )
 
 
 def extension_of(
-    accepted: Accepted, requests: Sequence[int], group: int, limits: Limits, ops: Ops
+    accepted: Accepted,
+    requests: Sequence[int],
+    rows: DraftRows,
+    query_start: np.ndarray,
+    group: int,
+    limits: Limits,
 ) -> Extension:
-    """The head's rows of `requests`, ascending; `group`: the KV cache group of its layers."""
-    placed = accepted.placed
-    view, path_rows = placed.view, limits.depth + 1
-    counts = np.diff(view.host_query_start)
-    committed = np.array([request.committed for request in view.requests])
-    tree_requests = [] if placed.trees is None else [t.request for t in placed.trees.scheduled]
-    counts[tree_requests] = path_rows
-    query_start = np.concatenate(([0], counts.cumsum()))
-    is_tree = torch.zeros(view.batch_size, dtype=torch.bool, device=view.device)
-    if placed.trees is not None:
-        is_tree.index_fill_(0, placed.trees.requests, True)
-    rows = ops.draft_batch(
-        input_ids=view.token_ids,
-        positions=view.positions,
-        query_start=view.query_start,
-        is_tree=is_tree,
-        paths=accepted.paths,
-        next_tokens=_next_tokens(accepted),
-        linear_slots=view.slots[group],
-        depth=limits.depth,
-        rows=int(query_start[-1]),
-    )
-    # Rows past the head's last position feed no draft; their rotary position must exist.
-    rows.positions.clamp_(max=limits.max_len - 1)
+    """What a pass over these rows needs: see `rows_of`."""
+    view = accepted.placed.view
+    committed = np.array([view.requests[request].committed for request in requests])
     block_table = view.block_tables[group]
     if len(requests) < view.batch_size:
-        rows = _rows_of(rows, query_start, requests)
-        counts, committed = counts[requests], committed[requests]
-        query_start = np.concatenate(([0], counts.cumsum()))
         block_table = block_table[upload(view.device, requests=requests)["requests"]]
     return Extension(
         rows=rows,
         requests=requests,
         query_start=query_start,
-        seq_lens=np.minimum(committed + counts, limits.max_len),
+        seq_lens=np.minimum(committed + np.diff(query_start), limits.max_len),
         block_table=block_table,
         trees=_tree_rows(accepted, requests, rows.query_start, group, limits),
     )
@@ -190,7 +225,7 @@ def _next_tokens(accepted: Accepted) -> torch.Tensor:
     return drawn.index_copy(0, known["requests"], known["tokens"])
 
 
-def _rows_of(rows: DraftRows, query_start: np.ndarray, requests: Sequence[int]) -> DraftRows:
+def _of_requests(rows: DraftRows, query_start: np.ndarray, requests: Sequence[int]) -> DraftRows:
     """Of the rows of a whole batch, `query_start: [B+1]`, those of `requests`."""
     counts = np.diff(query_start)[requests]
     starts = np.concatenate(([0], counts.cumsum()))

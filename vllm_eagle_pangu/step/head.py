@@ -9,7 +9,7 @@ import torch
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.step.extend import Extension
-    from vllm_eagle_pangu.step.rows import LevelRows
+    from vllm_eagle_pangu.step.rows import TreeRows
 
 # [n, H] each: for the logits, and for the next pass.
 States = tuple[torch.Tensor, torch.Tensor]
@@ -63,11 +63,27 @@ class Head(Protocol):
         """The KV cache group of its layers."""
         ...
 
-    def extend(self, extension: "Extension", taps: torch.Tensor, attention: object) -> States:
-        """Run over the rows of `extension`, writing their K/V to its slots.
+    @property
+    def rowwise(self) -> bool:
+        """Whether the K/V of a row needs no other row, as in a head of one layer.
 
-        `taps: [n, taps * H_t]`: the target's states of these rows.
+        Committed rows are then `read`, and `level` runs over those that trees grow from.
         """
+        ...
+
+    def read(
+        self,
+        tokens: torch.Tensor,  # [n] int64
+        positions: torch.Tensor,  # [n] int64
+        slots: torch.Tensor,  # [n] int64, -1 for nowhere
+        taps: torch.Tensor,  # [n, taps * H_t]: the target's states
+    ) -> torch.Tensor:
+        """Write the rows' K/V to their slots; `[n, H]`, as hidden for `level`. If `rowwise`."""
+        ...
+
+    def extend(self, extension: "Extension", taps: torch.Tensor, attention: object) -> States:
+        """Run over the rows of `extension`, writing their K/V to its slots; their `taps` as in
+        `read`."""
         ...
 
     def level(
@@ -75,9 +91,10 @@ class Head(Protocol):
         tokens: torch.Tensor,  # [n] int64
         positions: torch.Tensor,  # [n] int64
         hidden: torch.Tensor,  # [n, H], overwritten
-        rows: "LevelRows",
+        rows: "TreeRows",
     ) -> States:
-        """Run over one level of trees, keeping their K/V in the scratch."""
+        """Run over rows behind their prefixes, such as a level of trees, whose K/V is not for the
+        pages."""
         ...
 
     def children(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -59,9 +59,8 @@ class Step:
         able = self.drafter.requests(accepted)
         plan = self.policy.plan([requests[request] for request in able]) if able else []
         shapes = {r: shape for r, shape in zip(able, plan, strict=True) if shape is not None}
-        others = [request for request in able if request not in shapes]
         self.stages.enter("extend")
-        state = self.drafter.extend(accepted, target, list(shapes), others)
+        state = self.drafter.extend(accepted, target, list(shapes))
         if state is None:
             return Drafted()
         self.stages.enter("grow")

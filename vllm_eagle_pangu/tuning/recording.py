@@ -195,11 +195,10 @@ class GrowOnly:
         accepted: Accepted,
         target: TargetStates,
         requests: Sequence[int],
-        others: Sequence[int],
     ) -> Any:
         """See `Drafter`."""
         self._ids = [accepted.placed.view.requests[request].id for request in requests]
-        return self.drafter.extend(accepted, target, requests, others)
+        return self.drafter.extend(accepted, target, requests)
 
     def grow(self, state: Any, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed rows that a head has yet to read: it reads those of several steps at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from vllm_eagle_pangu.kernels.draft_batch import DraftRows
+from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.step.head import Head
+
+# So many are read at once: the head's weights then come from memory once, not once a step.
+ENOUGH = 64
+# More rows than `FEW` are read as a multiple of `MULTIPLE`: on a CPU, the first matrix product of
+# a number of rows takes several times as long as those that follow.
+FEW, MULTIPLE = 32, 16
+
+
+class Unread:
+    """For a head that is `rowwise`. What is added is read before any tree is grown."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._steps = 0
+        # Of R rows: tokens, positions, slots, `[3, R] int64`; taps, `[R, taps * H_t]`.
+        self._numbers = torch.zeros(3, 0, dtype=torch.int64)
+        self._taps = torch.zeros(0, 0)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to read now, though nothing is drafted."""
+        return self.count >= ENOUGH
+
+    def add(self, rows: DraftRows, taps: Sequence[torch.Tensor]) -> int:
+        """A step's rows, with the target's `taps: [N, H_t]` each; returns where they begin."""
+        first, self.count = self.count, self.count + len(rows.tokens)
+        self._steps += 1
+        self._make_room(taps)
+        for kept, new in zip(self._numbers, (rows.tokens, rows.positions, rows.slots), strict=True):
+            kept[first : self.count] = new
+        every = index_range(len(taps[0]), taps[0].device)
+        parts = self._taps[first : self.count].chunk(len(taps), dim=1)
+        for part, tap in zip(parts, taps, strict=True):
+            part.copy_(tap if rows.hidden_rows is every else tap[rows.hidden_rows])
+        return first
+
+    def read(self, head: Head) -> torch.Tensor:
+        """Have all of them read; `[at least count, H]`: see `Head.read`."""
+        count, rows = self.count, self.count
+        if count > FEW:
+            rows = -(-count // MULTIPLE) * MULTIPLE
+        tokens, positions, slots = self._numbers[:, :rows]
+        slots[count:] = -1
+        if self._steps > 1:
+            # A slot may have become another request's since: its last row counts.
+            _, last = np.unique(slots[:count].numpy()[::-1], return_index=True)
+            kept = torch.full_like(slots, -1)
+            kept[count - 1 - last] = slots[count - 1 - last]
+            slots = kept
+        self.count = self._steps = 0
+        return head.read(tokens, positions, slots, self._taps[:rows])
+
+    def _make_room(self, taps: Sequence[torch.Tensor]) -> None:
+        if self.count <= len(self._taps):
+            return
+        # A power of 2, so there is room for a multiple, too.
+        most = max(1 << (self.count - 1).bit_length(), 2 * ENOUGH)
+        numbers, kept = self._numbers, self._taps
+        self._numbers = numbers.new_zeros(3, most)
+        self._taps = taps[0].new_zeros(most, sum(tap.shape[1] for tap in taps))
+        self._numbers[:, : numbers.shape[1]] = numbers
+        if len(kept):
+            self._taps[: len(kept)] = kept
