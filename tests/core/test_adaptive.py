@@ -120,6 +120,27 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
     assert policy.costs.rest.known == policy.costs.forward.known == sum(with_trees) - 1
 
 
+def test_where_trees_are_far_from_paying_a_larger_batch_does_not_try_them_all():
+    policy = AdaptiveShapes(SHAPE, OPS)
+
+    def whole_batches(batch: int, steps: int) -> int:
+        """In how many of the steps all had trees, whose nodes take a hundred times as long."""
+        count = nodes = 0
+        for seed in range(steps):
+            plan = policy.plan([None] * batch)
+            seconds = {"verify": 0.01 * (100 if nodes else 1), "grow": 0.01 if any(plan) else 0.0}
+            policy.observe(StepReport(batch, batch, [], [], None, None, seconds))
+            count += all(plan)
+            nodes = 0
+            if any(plan):
+                (kept,) = policy.keep([random_trees(seed, batch=sum(map(bool, plan)))], batch)
+                nodes = int(kept.node_count.sum())
+        return count
+
+    assert whole_batches(4, 60) >= 8
+    assert whole_batches(8, 60) == whole_batches(32, 60) == 0
+
+
 def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
     policy = AdaptiveShapes(SHAPE, OPS)
     for seed in range(8):

@@ -9,7 +9,6 @@ promises much than in one that does not. Source: Yggdrasil's latency-aware objec
 batch of requests, and over steps.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log2
@@ -34,8 +33,9 @@ WEIGHT = 0.05
 OF_LATE = 1 / 64
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
-# So often trees are remembered, and it is asked anew whether they pay, as where the batch changed.
-REMEMBERED, REASSESSED = 4, 8
+# So often trees are remembered, and it is asked anew whether they pay, where they are near to it or
+# far from it; where they are drafted, for a batch of another size, too.
+REMEMBERED, REASSESSED, IDLY = 4, 8, 64
 # Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
 LOOK_DEEPER = 32
 LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
@@ -98,23 +98,23 @@ class AdaptiveShapes:
         self._batch = 0
         self._plans = 0
         # By the power of 2 that holds the batch.
-        self._seen_of = defaultdict[int, _Seen](_Seen)
+        self._seen_of: dict[int, _Seen] = {}
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
         batch = len(requests)
         self._plans += 1
         self._bins.clear()
-        if batch != self._batch or self._plans % REASSESSED == 0:
-            self._reassess(batch)
-        seen = self._seen_of[batch.bit_length()]
+        seen = self._seen(batch)
         few, often = LOOK_AT_PLAIN
-        steps, seldom = LOOK_AT_TREES
         looks_at_plain = seen.plans % often < few
-        if seen.near and not seen.pays:
-            seldom = LOOK_AT_NEAR
-        looks_at_trees = seen.plans % seldom < few + max(steps, TREES // batch)
+        looks_at_trees = seen.plans % self._seldom(seen) < self._looks(batch)
         seen.plans += 1
+        near = seen.near or looks_at_trees
+        if self._plans % (REASSESSED if near else IDLY) == 0 or (
+            batch != self._batch and (seen.pays or looks_at_trees)
+        ):
+            self._reassess(batch)
         self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
         if (seen.pays or looks_at_trees) and not looks_at_plain:
             seen.since_trees, seen.patience = 0, LOOK_AGAIN[0]
@@ -130,6 +130,23 @@ class AdaptiveShapes:
             self._emitted += FORGIVEN * (self._hoped - self._emitted)
             shapes[self._plans % batch] = self.largest
         return shapes
+
+    def _seen(self, batch: int) -> _Seen:
+        """Of batches of about this size. Where trees are far from paying for fewer requests, as
+        rows are then dearer, they are not looked at for more, till a reckoning says otherwise."""
+        size = batch.bit_length()
+        if size not in self._seen_of:
+            fewer = max((each for each in self._seen_of if each < size), default=None)
+            far = fewer is not None and not self._seen_of[fewer].near
+            self._seen_of[size] = _Seen(False, False, self._looks(batch)) if far else _Seen()
+        return self._seen_of[size]
+
+    def _looks(self, batch: int) -> int:
+        """Plans at first, and after every so many, in which plain steps and trees are looked at."""
+        return LOOK_AT_PLAIN[0] + max(LOOK_AT_TREES[0], TREES // batch)
+
+    def _seldom(self, seen: _Seen) -> int:
+        return LOOK_AT_NEAR if seen.near and not seen.pays else LOOK_AT_TREES[1]
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -153,7 +170,7 @@ class AdaptiveShapes:
             # Nobody asked for a level below the last.
             self.costs.drew_last()
         found = []
-        pays = self._seen_of[self._batch.bit_length()].pays
+        pays = self._seen(self._batch).pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for tree in trees:
             kept, chance = self.ops.tree_prune(tree, self.belief, self._nodes_cost)
@@ -194,7 +211,7 @@ class AdaptiveShapes:
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
         if self._rate:
-            seen = self._seen_of[batch.bit_length()]
+            seen = self._seen(batch)
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
             seen.near = rate > plain * NEAR
         self._batch = batch

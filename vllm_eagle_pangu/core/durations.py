@@ -28,7 +28,9 @@ class Durations:
         self._expected = np.zeros((features + 1, features + 2))
         self._seen = np.zeros((features + 1, features + 2))
         self.known = 0
-        # `[features]`: seconds of each; None where they changed since.
+        # Times that do not count yet: their features, and seconds.
+        self._new: list[tuple[Sequence[float], float]] = []
+        # `[features]`: seconds of each; None where something else is expected since.
         self._each: np.ndarray | None = None
 
     def expect(self, features: Sequence[float], seconds: float) -> None:
@@ -37,18 +39,14 @@ class Durations:
         That tells the other features. As it was measured otherwise than times that are seen, the
         first one is theirs, once there are any.
         """
-        self._expected += _normal((0, *features[1:], 1), seconds, seconds)
+        row, took = np.array([(0, *features[1:], 1)], float), np.array([seconds])
+        self._expected += _normal(row, took, took, np.ones(1))
         self._each = None
 
     def add(self, features: Sequence[float], seconds: float) -> None:
-        """It took `seconds`."""
-        usual = seconds
-        if self.known >= ENOUGH:
-            usual = float(self.each @ features)
-            seconds = min(max(seconds, usual / HICCUP), usual * HICCUP)
+        """It took `seconds`; counts from the next `solve` on, and of the first times at once."""
+        self._new.append((features, seconds))
         self.known += 1
-        self._seen *= MEMORY
-        self._seen += _normal((*features, 0), seconds, usual)
         if self.known <= ENOUGH:
             self._each = None
 
@@ -63,6 +61,9 @@ class Durations:
 
     def solve(self) -> np.ndarray:
         """`each`, of all that was seen."""
+        if self._each is not None and not self._new:
+            return self._each
+        self._count()
         normal = self._expected + self._seen
         doubt = np.full(len(normal), DOUBT * (normal[0, 0] + normal[-1, -2]))
         doubt[[0, -1]] = 0.0
@@ -80,8 +81,26 @@ class Durations:
             self._each[0] = found[-1]
         return self._each
 
+    def _count(self) -> None:
+        """Let the new times count, the last one the most."""
+        count = len(self._new)
+        if not count:
+            return
+        features, seen = (np.array(each, float) for each in zip(*self._new, strict=True))
+        self._new = []
+        usual = seen
+        if self._each is not None:
+            usual = features @ self._each
+            seen = seen.clip(usual / HICCUP, usual * HICCUP)
+        leaves = MEMORY ** np.arange(count)[::-1]
+        self._seen *= MEMORY**count
+        nothing = np.zeros(count)
+        self._seen += _normal(np.column_stack((features, nothing)), seen, usual, leaves)
 
-def _normal(features: Sequence[float], seconds: float, usual: float) -> np.ndarray:
-    """`[features, features + 1]`: the part of one time in the normal equations."""
-    row = np.array((*features, seconds)) / max(usual, 1e-9)
-    return np.outer(row[:-1], row)
+
+def _normal(
+    features: np.ndarray, seconds: np.ndarray, usual: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """`[features, features + 1]`: the part of n times in the normal equations."""
+    rows = np.column_stack((features, seconds)) / usual.clip(1e-9)[:, None]
+    return (rows[:, :-1] * weight[:, None]).T @ rows
