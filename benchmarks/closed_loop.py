@@ -153,7 +153,7 @@ def main() -> None:
         methods = [method for method in methods if method.name in arguments.only]
     batches = [*arguments.batches, *(arguments.batches[-2::-1] if arguments.ramp else ())]
     options = {"dtype": "bfloat16", "max_num_seqs": max(batches), "max_num_batched_tokens": 1152}
-    options["kv_cache_memory_bytes"] = 2**29
+    options["kv_cache_memory_bytes"] = 2**28
     rows = []
     with ExitStack() as stack:
         loops = []

@@ -35,6 +35,10 @@ class TwoATime:
         assert prompt["prompt_token_ids"] and name not in self.requests
         self.requests[name], self.done[name] = sampling, []
 
+    def abort_request(self, names):
+        for name in names:
+            del self.requests[name]
+
     def has_unfinished_requests(self):
         return bool(self.requests)
 
@@ -49,9 +53,13 @@ class TwoATime:
             finished = len(self.done[name]) >= sampling.max_tokens
             if finished:
                 del self.requests[name]
-            if finished or sampling.output_kind.name == "CUMULATIVE":
-                output = SimpleNamespace(token_ids=self.done[name][: sampling.max_tokens])
-                outputs.append(SimpleNamespace(request_id=name, outputs=[output]))
+            if finished or sampling.output_kind.name != "FINAL_ONLY":
+                tokens = self.done[name][: sampling.max_tokens]
+                if sampling.output_kind.name == "DELTA":
+                    tokens = tokens[len(self.done[name]) - 2 :]
+                output = SimpleNamespace(token_ids=tokens)
+                of_request = {"request_id": name, "outputs": [output], "finished": finished}
+                outputs.append(SimpleNamespace(**of_request))
         self.logger.record(SchedulerStats(spec_decoding_stats=stats), None, engine_idx=0)
         # The last that was asked for comes first, as vLLM may have it.
         return outputs[::-1]
@@ -89,6 +97,22 @@ def test_one_request_is_timed_by_its_steps_and_counted_apart(engine, monkeypatch
     parts = [figures[name] for name in ("forward_ms", "sampler_ms", "draft_ms")]
     assert min(parts) > 0 and sum(parts) < whole
     assert "forward_ms" not in engine.measure("E1 x", [1], max_tokens=4)
+
+
+def test_clients_ask_again_once_they_are_answered_and_are_let_go_in_the_end(engine):
+    clients, asked = 2, iter([([1], {"max_tokens": length}) for length in (3, 6, 4, 9, 9)])
+    served = engine.serve(asked, lambda: clients)
+    steps = [next(served) for _ in range(3)]
+    # Of 3 tokens and 6; when the first is answered, the one of 4 comes.
+    assert [step.tokens for step in steps] == [4, 3, 4]
+    assert [len(step.first) for step in steps] == [2, 0, 1]
+    assert all(step.seconds > 0 for step in steps)
+    clients = 1
+    assert next(served).tokens == 2 and not engine.vllm.requests, "who is answered stays away"
+    clients = 2
+    assert next(served).tokens == 4 and len(engine.vllm.requests) == 2
+    served.close()
+    assert not engine.vllm.requests
 
 
 def test_of_a_runner_that_tells_its_stages_only_the_targets_forward_is_timed(engine, monkeypatch):
