@@ -74,10 +74,10 @@ def test_a_rate_below_one_traces_the_requests_of_its_share(traced, tmp_path):
     assert 0 < len(seen) < 24 and all(map(wanted, seen))
 
 
-def test_without_traces_only_the_drafter_watches(engine, tiny_pangu, tiny_head, tree_config_of):
+def test_without_traces_nobody_watches(engine, tiny_pangu, tiny_head, tree_config_of):
     with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **SMALL) as running:
         assert running.runner.tracer is None
-        assert running.runner.stages.observers == (running.runner.step.drafter.postponed,)
+        assert running.runner.stages.observers == ()
 
 
 def flip_a_mask_bit(tree):
