@@ -288,7 +288,7 @@ class Service:
         """How many trees were drafted; those without nodes are not verified."""
         able = np.flatnonzero(self.at < self.last)
         views = [RequestView(str(client), 0, 0, 99, False, True) for client in able]
-        plan = policy.plan(views) if views else []
+        plan = (policy.plan(views) if views else None) or [None] * len(views)
         chosen = [shape is not None for shape in plan]
         self.trees, self.drafted = None, able[np.array(chosen, bool)]
         if not any(chosen):

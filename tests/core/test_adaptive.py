@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import MEMORY, AdaptiveShapes
+from vllm_eagle_pangu.core.adaptive import FOLLOWED, MEMORY, AdaptiveShapes
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
@@ -120,25 +120,44 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
     assert policy.costs.rest.known == policy.costs.forward.known == sum(with_trees) - 1
 
 
+class DearNodes:
+    """Steps of a policy whose nodes take a hundred times as long as all else."""
+
+    def __init__(self) -> None:
+        self.policy, self.nodes = AdaptiveShapes(SHAPE, OPS), 0
+
+    def step(self, batch: int) -> str:
+        """What was planned."""
+        plan = self.policy.plan([None] * batch)
+        drafted = sum(map(bool, plan or ()))
+        seconds = {"verify": 1.0 if self.nodes else 0.01, "grow": 0.01 if drafted else 0.0}
+        self.policy.observe(StepReport(batch, batch, [], [], None, None, seconds))
+        self.nodes = 0
+        if drafted:
+            (kept,) = self.policy.keep([random_trees(0, batch=drafted)], batch)
+            self.nodes = int(kept.node_count.sum())
+        return "rest" if plan is None else "trees" if drafted == batch else "none"
+
+
 def test_where_trees_are_far_from_paying_a_larger_batch_does_not_try_them_all():
-    policy = AdaptiveShapes(SHAPE, OPS)
+    steps = DearNodes()
+    assert [steps.step(4) for _ in range(60)].count("trees") >= 8
+    for batch in (8, 32):
+        assert {steps.step(batch) for _ in range(60)} == {"rest"}
 
-    def whole_batches(batch: int, steps: int) -> int:
-        """In how many of the steps all had trees, whose nodes take a hundred times as long."""
-        count = nodes = 0
-        for seed in range(steps):
-            plan = policy.plan([None] * batch)
-            seconds = {"verify": 0.01 * (100 if nodes else 1), "grow": 0.01 if any(plan) else 0.0}
-            policy.observe(StepReport(batch, batch, [], [], None, None, seconds))
-            count += all(plan)
-            nodes = 0
-            if any(plan):
-                (kept,) = policy.keep([random_trees(seed, batch=sum(map(bool, plan)))], batch)
-                nodes = int(kept.node_count.sum())
-        return count
 
-    assert whole_batches(4, 60) >= 8
-    assert whole_batches(8, 60) == whole_batches(32, 60) == 0
+def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_look():
+    steps = DearNodes()
+    planned = [steps.step(4) for _ in range(1500)]
+    runs = [(kind, len(list(run))) for kind, run in itertools.groupby(planned)]
+    rests = [length for kind, length in runs if kind == "rest"]
+    assert len(rests) == 3 and 200 < rests[0] < 256 and 2 * rests[0] < rests[1] < 512
+    for place, (kind, _) in enumerate(runs[:-1]):
+        if kind == "rest":
+            assert runs[place + 1][0] == "none" and runs[place + 1][1] >= FOLLOWED
+    # A smaller batch, whose trees nobody has seen, is not judged by drafts without a text.
+    planned = [steps.step(2) for _ in range(FOLLOWED + 10)]
+    assert set(planned[:FOLLOWED]) == {"none"} and "trees" in planned
 
 
 def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():

@@ -33,9 +33,9 @@ WEIGHT = 0.05
 OF_LATE = 1 / 64
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
-# So often trees are remembered, and it is asked anew whether they pay, where they are near to it or
-# far from it; where they are drafted, for a batch of another size, too.
-REMEMBERED, REASSESSED, IDLY = 4, 8, 64
+# So often trees are remembered, and it is asked anew whether they pay; for a batch of another size,
+# too, where they are drafted.
+REMEMBERED, REASSESSED = 4, 8
 # Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
 LOOK_DEEPER = 32
 LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
@@ -43,19 +43,24 @@ LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
-# for so many requests at least; more often where trees come near to what plain decoding gives.
+# for so many requests at least; more often where trees come near to what plain decoding gives, and
+# where they do not after ever longer, once the drafter has followed for so many steps again.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (5, 512), (8, 4096), 32
-NEAR, LOOK_AT_NEAR = 0.95, 512
+NEAR, LOOK_AT_NEAR, LOOK_AT_FAR = 0.95, 512, 256
+FOLLOWED = 64
 
 
 @dataclass
 class _Seen:
-    """Of batches of about one size: whether trees pay, how many plans there were, how many of these
-    since the last trees, and after how many to look again."""
+    """Of batches of about one size: whether trees pay, or nearly do, and if that is known; `plans`
+    since the last look at all trees began, and after how many the next one does where they are far
+    from paying. `since_trees`: plans since the last tree, and after how many to try one alone."""
 
     pays: bool = True
     near: bool = True
+    known: bool = False
     plans: int = 0
+    pause: int = LOOK_AT_FAR
     since_trees: int = 0
     patience: int = LOOK_AGAIN[0]
 
@@ -97,23 +102,36 @@ class AdaptiveShapes:
         self._drafted, self._drafted_before, self._whole = 0, 0, True
         self._batch = 0
         self._plans = 0
+        # Plans since the drafter last missed what a step committed.
+        self._followed = FOLLOWED
         # By the power of 2 that holds the batch.
         self._seen_of: dict[int, _Seen] = {}
 
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None] | None:
         """See `TreePolicy`: trees for all, or none; one alone, to look again."""
         batch = len(requests)
         self._plans += 1
         self._bins.clear()
         seen = self._seen(batch)
+        if seen.plans >= self._pause(seen):
+            seen.plans = 0
+            seen.pause = LOOK_AT_FAR if seen.near else min(2 * seen.pause, LOOK_AT_TREES[1])
         few, often = LOOK_AT_PLAIN
         looks_at_plain = seen.plans % often < few
-        looks_at_trees = seen.plans % self._seldom(seen) < self._looks(batch)
+        looks_at_trees = seen.plans < self._looks(batch)
+        if not seen.pays and not looks_at_trees and not seen.near:
+            seen.plans += 1
+            self._drafted = self._followed = 0
+            return None
+        self._followed += 1
+        known = seen.known and seen.pays
+        if looks_at_trees and not known and self._followed < FOLLOWED:
+            # Trees of a head that knows the last few tokens alone would say little of it.
+            self._drafted = 0
+            return [None] * batch
         seen.plans += 1
-        near = seen.near or looks_at_trees
-        if self._plans % (REASSESSED if near else IDLY) == 0 or (
-            batch != self._batch and (seen.pays or looks_at_trees)
-        ):
+        other = batch != self._batch and (seen.pays or looks_at_trees)
+        if self._plans % REASSESSED == 0 or other:
             self._reassess(batch)
         self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
         if (seen.pays or looks_at_trees) and not looks_at_plain:
@@ -138,15 +156,21 @@ class AdaptiveShapes:
         if size not in self._seen_of:
             fewer = max((each for each in self._seen_of if each < size), default=None)
             far = fewer is not None and not self._seen_of[fewer].near
-            self._seen_of[size] = _Seen(False, False, self._looks(batch)) if far else _Seen()
+            pause = LOOK_AT_TREES[1]
+            self._seen_of[size] = (
+                _Seen(False, False, True, self._looks(batch), pause) if far else _Seen()
+            )
         return self._seen_of[size]
 
     def _looks(self, batch: int) -> int:
         """Plans at first, and after every so many, in which plain steps and trees are looked at."""
         return LOOK_AT_PLAIN[0] + max(LOOK_AT_TREES[0], TREES // batch)
 
-    def _seldom(self, seen: _Seen) -> int:
-        return LOOK_AT_NEAR if seen.near and not seen.pays else LOOK_AT_TREES[1]
+    def _pause(self, seen: _Seen) -> int:
+        """After how many plans all trees are looked at again."""
+        if seen.pays:
+            return LOOK_AT_TREES[1]
+        return LOOK_AT_NEAR if seen.near else seen.pause
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -212,6 +236,7 @@ class AdaptiveShapes:
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
         if self._rate:
             seen = self._seen(batch)
+            seen.known = True
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
             seen.near = rate > plain * NEAR
         self._batch = batch

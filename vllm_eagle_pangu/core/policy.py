@@ -39,8 +39,11 @@ class StepReport:
 class TreePolicy(Protocol):
     """Chooses shapes, none larger than the engine's configured one."""
 
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        """A shape for each of the requests that can be drafted for; None for no tree."""
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None] | None:
+        """A shape for each of the requests that can be drafted for; None for no tree.
+
+        None for all of them: none will have a tree for many steps, and the drafter need not follow.
+        """
         ...
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:

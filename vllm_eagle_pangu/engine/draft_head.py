@@ -45,6 +45,12 @@ class DraftHead:
         return self.proposer.kv_cache_gid
 
     @property
+    def page_size(self) -> int:
+        """See `Head`; known once the KV cache is there."""
+        layer = self.layers[0]
+        return layer.impl.pages(layer, layer.kv_cache).shape[2]
+
+    @property
     def hidden_size(self) -> int:
         """H."""
         draft = self.proposer.vllm_config.speculative_config.draft_model_config

@@ -34,6 +34,11 @@ class Drafter(Protocol[State]):
         """A tree for each of the requests, in its planned shape, or less deep."""
         ...
 
+    def miss(self, accepted: Accepted, target: TargetStates) -> None:
+        """In place of `extend`, where no tree is in sight: what the step emitted may be left out,
+        at the price of worse trees for the same texts later."""
+        self.extend(accepted, target, ())
+
 
 @dataclass(frozen=True)
 class Eagle3Drafter:
@@ -54,6 +59,13 @@ class Eagle3Drafter:
         """See `Drafter`."""
         head, limits = self.head, self.limits
         return extend(accepted, target, requests, self.unread, head, limits, self.ops)
+
+    def miss(self, accepted: Accepted, target: TargetStates) -> None:
+        """See `Drafter`. The head never attends what it missed."""
+        if self.head.rowwise and accepted.trees is None:
+            self.unread.miss(accepted.placed.view.slots[self.head.group], self.head)
+        else:
+            self.extend(accepted, target, ())
 
     def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""

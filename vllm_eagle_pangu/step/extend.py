@@ -43,7 +43,8 @@ class Extended:
 
     `requests: [K]` on the host, ascending. On the device: `root_tokens`, `prefix_len` (rows of the
     head's committed K/V): `[K] int64`; `last`, `state: [K, H]`, see `head.States`; `block_table:
-    [K, P] int32`.
+    [K, P] int32`; `read_from: [K] int32`, the first of those rows that may be attended, None for
+    all of them.
     """
 
     requests: Sequence[int]
@@ -52,6 +53,7 @@ class Extended:
     last: torch.Tensor
     state: torch.Tensor
     block_table: torch.Tensor
+    read_from: torch.Tensor | None = None
 
     def of(self, places: Sequence[int]) -> "Extended":
         """Those at `places` among the K, in that order."""
@@ -65,6 +67,7 @@ class Extended:
             self.last[there],
             self.state[there],
             self.block_table[there],
+            None if self.read_from is None else self.read_from[there],
         )
 
 
@@ -105,8 +108,11 @@ def extend(
     sample = rows.sample_rows[there["places"]]
     tokens, positions = rows.tokens[sample], rows.positions[sample]
     block_table = view.block_tables[group].index_select(0, there["requests"])
+    read_from = None
     if head.rowwise:
-        alone = _single_rows(block_table, positions, limits)
+        if unread.missed.any:
+            read_from = unread.missed.starts(block_table, positions)
+        alone = _single_rows(block_table, positions, limits.prefix_start(positions, read_from))
         last, state = head.level(tokens, positions, hidden[sample], alone)
     else:
         last, state = last[sample], state[sample]
@@ -117,11 +123,16 @@ def extend(
         last=last,
         state=state,
         block_table=block_table,
+        read_from=read_from,
     )
 
 
-def _single_rows(block_table: torch.Tensor, positions: torch.Tensor, limits: Limits) -> ChainRows:
-    """A row each of k requests, `block_table: [k, P]`, `positions: [k]`, behind all their pages."""
+def _single_rows(
+    block_table: torch.Tensor,  # [k, P]
+    positions: torch.Tensor,  # [k]
+    prefix_start: torch.Tensor | None,  # [k]
+) -> ChainRows:
+    """A row each of k requests, behind all their pages."""
     row = index_range(positions.shape[0], positions.device).int()
     one = torch.ones_like(row)
     return ChainRows(
@@ -133,7 +144,7 @@ def _single_rows(block_table: torch.Tensor, positions: torch.Tensor, limits: Lim
         key_count=one,
         visible=torch.ones((len(row), 1, 1), dtype=torch.bool, device=row.device),
         covers_batch=True,
-        prefix_start=limits.prefix_start(positions),
+        prefix_start=prefix_start,
     )
 
 

@@ -71,7 +71,7 @@ def grow_shape(
     """
     batch, width = len(extended.requests), shape.width
     prefix = extended.prefix_len.int()
-    prefix_start = limits.prefix_start(extended.prefix_len)
+    prefix_start = limits.prefix_start(extended.prefix_len, extended.read_from)
     request = index_range(batch, prefix.device).int()
     first_query, first_key = request * width, request * limits.scratch_rows
     grower = TreeGrower(shape, ops)

@@ -48,11 +48,17 @@ class Limits:
         """Whether a request of so many tokens may be drafted for, after this step's, too."""
         return tokens + 2 * (self.depth + 1) <= self.max_len
 
-    def prefix_start(self, prefix_len: torch.Tensor) -> torch.Tensor | None:
-        """`[T] int32`: the first committed key that the head attends; None for the first."""
+    def prefix_start(
+        self, prefix_len: torch.Tensor, read_from: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """`[T] int32`: the first committed key that the head attends; None for the first.
+
+        `read_from: [T] int32`: the first one that it may.
+        """
         if self.window is None:
-            return None
-        return (prefix_len - self.window).clamp(min=0).int()
+            return read_from
+        start = (prefix_len - self.window).clamp(min=0).int()
+        return start if read_from is None else start.maximum(read_from)
 
 
 class Head(Protocol):
@@ -61,6 +67,11 @@ class Head(Protocol):
     @property
     def group(self) -> int:
         """The KV cache group of its layers."""
+        ...
+
+    @property
+    def page_size(self) -> int:
+        """Slots of a page of its layers."""
         ...
 
     @property

@@ -57,7 +57,10 @@ class Step:
         """Grow the trees that the next step verifies."""
         requests = accepted.placed.view.requests
         able = self.drafter.requests(accepted)
-        plan = self.policy.plan([requests[request] for request in able]) if able else []
+        plan = self.policy.plan([requests[request] for request in able]) if able else ()
+        if plan is None:
+            self.drafter.miss(accepted, target)
+            return Drafted()
         shapes = {r: shape for r, shape in zip(able, plan, strict=True) if shape is not None}
         self.stages.enter("extend")
         state = self.drafter.extend(accepted, target, list(shapes))

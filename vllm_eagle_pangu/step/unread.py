@@ -9,6 +9,7 @@ import torch
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.head import Head
+from vllm_eagle_pangu.step.missed import Missed
 
 # So many are read at once: the head's weights then come from memory once, not once a step.
 ENOUGH = 64
@@ -18,10 +19,12 @@ FEW, MULTIPLE = 32, 16
 
 
 class Unread:
-    """For a head that is `rowwise`. What is added is read before any tree is grown."""
+    """For a head that is `rowwise`. What is added is read before any tree is grown; what is missed
+    never is."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.missed = Missed()
         self._steps = 0
         # Of R rows: tokens, positions, slots, `[3, R] int64`; taps, `[R, taps * H_t]`.
         self._numbers = torch.zeros(3, 0, dtype=torch.int64)
@@ -34,6 +37,7 @@ class Unread:
 
     def add(self, rows: DraftRows, taps: Sequence[torch.Tensor]) -> int:
         """A step's rows, with the target's `taps: [N, H_t]` each; returns where they begin."""
+        self.missed.read(rows.slots)
         first, self.count = self.count, self.count + len(rows.tokens)
         self._steps += 1
         self._make_room(taps)
@@ -60,6 +64,12 @@ class Unread:
             slots = kept
         self.count = self._steps = 0
         return head.read(tokens, positions, slots, self._taps[:rows])
+
+    def miss(self, slots: torch.Tensor, head: Head) -> None:
+        """A step's rows in `slots: [n]` will not be read."""
+        if self.count:
+            self.read(head)
+        self.missed.add(slots, head.page_size)
 
     def _make_room(self, taps: Sequence[torch.Tensor]) -> None:
         if self.count <= len(self._taps):

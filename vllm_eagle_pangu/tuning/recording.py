@@ -173,7 +173,7 @@ def record(
     return recording
 
 
-class GrowOnly:
+class GrowOnly(Drafter[Any]):
     """A `Drafter`: grows a tree of all candidates for every width, and hands out none.
 
     `growths`: by width and request; `texts`: by request, the roots, which are the emitted tokens.

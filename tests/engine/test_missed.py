@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a head missed while no tree was in sight is attended by nobody's draft."""
+
+import random
+
+import pytest
+import torch
+
+from vllm_eagle_pangu.core.policy import TreePolicy
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.step.grow import Drafted
+from vllm_eagle_pangu.step.missed import Missed
+from vllm_eagle_pangu.step.stages import Observer
+
+SIZE, PAGES = 4, 24
+SHAPE = TreeShape(3, 3, 8)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_prefix_starts_behind_the_last_slot_that_was_missed(seed):
+    """Against a set of slots; requests come and go, and share whole pages."""
+    choose = random.Random(seed)
+    missed, holes = Missed(), set()
+    free, tables, lengths = list(range(PAGES)), {}, {}
+    checked = 0
+    for step in range(300):
+        if len(tables) < 3:
+            # Some begin with the pages of another one, as a prefix cache has them.
+            pages = []
+            if tables and choose.random() < 0.5:
+                other = choose.choice(list(tables))
+                pages = tables[other][: lengths[other] // SIZE]
+            tables[step], lengths[step] = list(pages), len(pages) * SIZE
+        slots = []
+        for request, table in tables.items():
+            for position in range(lengths[request], lengths[request] + choose.randint(1, 6)):
+                if position // SIZE == len(table):
+                    table.append(free.pop(0))
+                slots.append(table[position // SIZE] * SIZE + position % SIZE)
+                lengths[request] = position + 1
+        if choose.random() < 0.3:
+            missed.add(torch.tensor(slots), SIZE)
+            holes |= set(slots)
+        else:
+            missed.read(torch.tensor([*slots, -1]))
+            holes -= set(slots)
+        expected = [start_of(table, lengths[r], holes) for r, table in tables.items()]
+        if missed.any:
+            rows = [[*table, *[0] * (PAGES - len(table))] for table in tables.values()]
+            padded = torch.tensor(rows)
+            found = missed.starts(padded, torch.tensor(list(lengths.values())))
+            assert found.tolist() == expected
+            checked += any(expected)
+        else:
+            assert not any(expected)
+        for request in [r for r in tables if lengths[r] > 24 or choose.random() < 0.1]:
+            table = tables.pop(request)
+            del lengths[request]
+            held = {page for other in tables.values() for page in other}
+            free += [page for page in table if page not in held]
+    assert checked > 50
+
+
+def start_of(table: list[int], length: int, holes: set[int]) -> int:
+    """A page that is begun anew is whole; until then what was read in front of a hole is lost."""
+    bad = [p for p in range(length) if table[p // SIZE] * SIZE + p % SIZE in holes]
+    return bad[-1] + 1 if bad else 0
+
+
+class NowAndThen(TreePolicy):
+    """Trees for all in some steps, none in others, and whole stretches that may be missed."""
+
+    def __init__(self) -> None:
+        self.random, self.left, self.kind = random.Random(0), 0, 0
+        self.planned = [0, 0, 0]
+
+    def plan(self, requests):
+        if not self.left:
+            self.kind, self.left = self.random.randrange(3), self.random.randint(1, 9)
+        self.left -= 1
+        self.planned[self.kind] += 1
+        if self.kind == 2:
+            return None
+        return [SHAPE if self.kind else None] * len(requests)
+
+
+class Drafts(Observer):
+    """Whether all nodes of a tree could be drafted: what is NaN is no node."""
+
+    def __init__(self) -> None:
+        self.whole = []
+
+    def found(self, result):
+        for trees in result.trees if isinstance(result, Drafted) else ():
+            self.whole += trees.tree.valid.all(dim=1).tolist()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("window", [None, 12])
+def test_no_draft_attends_what_was_missed_and_no_token_changes(
+    engine, tiny_pangu, tiny_head, tree_config_of, window
+):
+    """The head's pages hold nothing but NaN at first: who attends a slot that nobody wrote to
+    drafts nothing. With a prefix cache, and prompts that share their beginnings."""
+    random.seed(0)
+    shared = [random.randrange(3, 250) for _ in range(150)]
+    prompts = [[*shared[: 20 * n], *range(40, 40 + 7 * n)] for n in range(1, 8)] * 2
+    small = {"max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 3}
+    small |= {"enable_prefix_caching": True, "block_size": 32}
+    with engine(tiny_pangu, None, **small) as plain:
+        expected = plain.generate(prompts, max_tokens=40)
+    more = {} if window is None else {"drafter_window": window}
+    spec = tree_config_of(tiny_head, (3, 3, 8), **more)
+    with engine(tiny_pangu, spec, **small) as trees:
+        policy, drafts = NowAndThen(), Drafts()
+        head = trees.runner.draft_head
+        assert head.rowwise
+        (layer,) = head.layers
+        layer.kv_cache.fill_(float("nan"))
+        trees.runner.step.policy = policy
+        trees.runner.stages.observers += (drafts,)
+        assert trees.generate(prompts, max_tokens=40) == expected
+    assert min(policy.planned) > 25
+    assert len(drafts.whole) > 50 and all(drafts.whole)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed rows that a head never read, since no tree was in sight: it does not attend them."""
+
+import numpy as np
+import torch
+
+
+class Missed:
+    """Where the head's pages hold nothing of use, by page, whosever it is: a page may be handed on
+    with its tokens. For pages on the host.
+    """
+
+    def __init__(self) -> None:
+        # Slots of a page, always the same.
+        self.page_size = 1
+        # `[pages so far]`: of each, how many of its first slots are not to be attended.
+        self._first = np.zeros(0, np.int32)
+        self.any = False
+
+    def add(self, slots: torch.Tensor, page_size: int) -> None:
+        """Rows in `slots: [n]` are not read, those of a request one behind the other."""
+        self.page_size = page_size
+        page, offset = np.divmod(slots.numpy(), self.page_size)
+        last = np.append(page[1:] != page[:-1], True)
+        page, offset = page[last], offset[last]
+        if page.max() >= len(self._first):
+            self._first = np.append(self._first, np.zeros(2 * page.max() + 1, np.int32))
+        self._first[page] = offset + 1
+        self.any = True
+
+    def read(self, slots: torch.Tensor) -> None:
+        """Rows in `slots: [n]`, -1 for none, are read: a page that is begun anew is whole."""
+        if not self.any:
+            return
+        page, offset = np.divmod(slots.numpy(), self.page_size)
+        begun = page[(offset == 0) & (page < len(self._first))]
+        self._first[begun] = 0
+        self.any = bool(self._first.any())
+
+    def starts(self, block_table: torch.Tensor, prefix_len: torch.Tensor) -> torch.Tensor:
+        """`[k] int32`: from which position on all of a prefix was read, `prefix_len: [k]` long, its
+        pages `block_table: [k, P]`."""
+        length = prefix_len.numpy()
+        place = np.arange(-(-int(length.max(initial=0)) // self.page_size))
+        page = block_table[:, : len(place)].numpy()
+        known = (page < len(self._first)) & (place * self.page_size < length[:, None])
+        missed = self._first[np.where(known, page, 0)] * known
+        ends = (place * self.page_size + missed) * (missed > 0)
+        return torch.from_numpy(np.minimum(ends.max(axis=1, initial=0), length).astype(np.int32))
