@@ -5,11 +5,11 @@
     python benchmarks/closed_loop.py --pair demo --ramp
 
 One process, an eager engine for each way, all of them loaded. At each number of clients the engines
-take turns of as many tokens as plain decoding emits in a few seconds; between two turns an engine
-stands still, with its requests in flight. Ratios are those of tokens per second within a round of
-turns. Answers are of different lengths, so that no two clients stay in step. The first turn at a
-number of clients does not count. With `--ramp` the clients come and go instead, 1 to 32 and back,
-and every turn counts, one at each number, whatever an engine is still finding out then.
+take turns of as many tokens as plain decoding emits in a third of a second; between two turns an
+engine stands still, with its requests in flight. Ratios are those of tokens per second within a
+round of some turns each. Answers are of different lengths, so that no two clients stay in step. The first
+round at a number of clients does not count. With `--ramp` the clients come and go instead, 1 to 32
+and back, and every turn counts, a round at each number, whatever an engine is still finding out.
 
 A pair is one of those that come along, or a folder with target/ and draft/.
 """
@@ -35,6 +35,8 @@ from vllm_eagle_pangu.measure.turns import turns
 BATCHES = (1, 2, 4, 8, 16, 32)
 # An answer has half of so many tokens to one and a half.
 TOKENS = 64
+# Turns of each engine in a round.
+TURNS = 8
 LARGEST = (4, 5, 16)
 # Of a pair's sweep the chains, the schedule and the trees. Of "", whatever pair is not named.
 SWEEPS: dict[str, list[Method]] = {
@@ -93,19 +95,21 @@ def measure(
     for batch in batches:
         for loop in loops:
             loop.clients = batch
-        tokens = loops[0].turn(seconds=seconds)["tokens"]
-        for loop in loops if warm else ():
-            loop.turn(tokens)
-        took: dict[str, list[dict[str, Any]]] = {loop.method.name: [] for loop in loops}
-        for _, _, order in turns(loops, [tokens], rounds):
+        tokens = loops[0].turn(seconds=seconds)["tokens"] / TURNS
+        took: dict[str, list[list[dict[str, Any]]]] = {loop.method.name: [] for loop in loops}
+        for turn, _, order in turns(loops, range(TURNS), rounds + warm):
             for loop in order:
-                took[loop.method.name].append(loop.turn(tokens))
-        for name, mine in took.items():
-            plain = [turn["tokens"] / turn["seconds"] for turn in took[PLAIN.name]]
-            speeds = [turn["tokens"] / turn["seconds"] for turn in mine]
+                of_loop = took[loop.method.name]
+                if turn == len(of_loop):
+                    of_loop.append([])
+                of_loop[turn].append(loop.turn(tokens))
+        plain = [speed(turns_of) for turns_of in took[PLAIN.name][warm:]]
+        for name, of_loop in took.items():
+            speeds = [speed(turns_of) for turns_of in of_loop[warm:]]
             ratios = [one / other for one, other in zip(speeds, plain, strict=True)]
+            mine = [turn for turns_of in of_loop[warm:] for turn in turns_of]
             drafts, accepted = (sum(turn[key] for turn in mine) for key in ("drafts", "accepted"))
-            first = [1e3 * each for turn in mine for each in turn["first"]]
+            first = sorted(1e3 * each for turn in mine for each in turn["first"])
             yield {
                 "clients": batch,
                 "method": name,
@@ -115,8 +119,15 @@ def measure(
                 "most": max(ratios),
                 "tau": tau(drafts, accepted),
                 "ttft_ms": statistics.median(first) if first else None,
+                "ttft_p99_ms": first[int(0.99 * len(first))] if first else None,
                 "answers": len(first),
             }
+
+
+def speed(turns_of: Sequence[dict[str, Any]]) -> float:
+    """Tokens per second of all these turns."""
+    tokens, seconds = (sum(turn[key] for turn in turns_of) for key in ("tokens", "seconds"))
+    return tokens / seconds
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

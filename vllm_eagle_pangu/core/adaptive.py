@@ -42,10 +42,13 @@ LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
+# A forward of more rows than `FEW` has a multiple of `MULTIPLE`: there are few numbers then, as on a
+# CPU the first matrix product of a number of rows takes several times as long as those that follow.
+FEW, MULTIPLE = 16, 8
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
 # for so many requests at least; more often where trees come near to what plain decoding gives, and
 # where they do not after ever longer, once the drafter has followed for so many steps again.
-LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (5, 512), (8, 4096), 32
+LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (8, 512), (8, 4096), 32
 NEAR, LOOK_AT_NEAR, LOOK_AT_FAR = 0.95, 512, 256
 FOLLOWED = 64
 
@@ -228,9 +231,12 @@ class AdaptiveShapes:
         rate = self._rate * (self._emitted / self._hoped if self._hoped else 1.0)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
-        forward = worth * self.costs.of_forward(batch, np.arange(most + 1))
-        self._nodes_cost = torch.from_numpy(forward)
+        nodes = np.arange(most + 1)
+        forward = worth * self.costs.of_forward(batch, nodes)
         self._row = (forward[-1] - forward[0]) / most
+        odd = (batch + nodes > FEW) & ((batch + nodes) % MULTIPLE > 0)
+        odd[[0, -1]] = False
+        self._nodes_cost = torch.from_numpy(np.where(odd, np.inf, forward))
         self._level = worth * self.costs.of_level(batch)
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]

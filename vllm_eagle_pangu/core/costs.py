@@ -15,7 +15,8 @@ class StepCosts:
     `plain`: of a step without trees. Of one with trees for most, `forward`: of the target, with its
     logits and draws, by rows and requests; `level`: of drafting a level below the first; `rest`: of
     all else. But for the forward, by trees. For stages that are measured where they run: on the
-    host. Steps that also read prompts teach nothing.
+    host. Steps that also read prompts teach nothing, nor do those whose rows or trees are of a
+    number that was never seen, as on a CPU the first matrix product of a size takes far longer.
     """
 
     def __init__(self) -> None:
@@ -25,6 +26,8 @@ class StepCosts:
         # Of the trees being drafted, of levels below the first: their seconds, how many these are
         # of, how many there are beside, and since when the last one runs.
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
+        # Numbers of rows, and of trees, that steps had before.
+        self._rows, self._trees = set[int](), set[int]()
 
     def expect(self, rows: int, seconds: float) -> None:
         """A forward of so many rows is believed to take `seconds`."""
@@ -73,8 +76,12 @@ class StepCosts:
         seconds["between"] = min(seconds.get("between", 0.0), forward)
         rest = sum(seconds.values())
         batch, nodes = report.batch, report.nodes
-        if report.rows == batch + nodes:
-            if not nodes and not drafted:
+        usual = report.rows in self._rows and drafted in self._trees
+        self._rows.add(report.rows)
+        self._trees.add(drafted)
+        if usual and report.rows == batch + nodes:
+            # The first step behind one with trees finds other things in the caches.
+            if not nodes and not drafted and not before:
                 self.plain.add((1, batch), forward + rest)
             elif min(drafted, before) > batch / 2:
                 if self._timed:
