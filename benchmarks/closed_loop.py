@@ -7,9 +7,9 @@
 One process, an eager engine for each way, all of them loaded. At each number of clients the engines
 take turns of as many tokens as plain decoding emits in a third of a second; between two turns an
 engine stands still, with its requests in flight. Ratios are those of tokens per second within a
-round of some turns each. Answers are of different lengths, so that no two clients stay in step. The first
-round at a number of clients does not count. With `--ramp` the clients come and go instead, 1 to 32
-and back, and every turn counts, a round at each number, whatever an engine is still finding out.
+round of some turns each. Answers are of different lengths, so that no two clients stay in step. The
+first round at a number of clients does not count. With `--ramp` the clients come and go instead, 1
+to 32 and back, and every turn counts, a round at each number, whatever an engine is finding out.
 
 A pair is one of those that come along, or a folder with target/ and draft/.
 """

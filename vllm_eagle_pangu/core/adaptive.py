@@ -42,8 +42,8 @@ LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
-# A forward of more rows than `FEW` has a multiple of `MULTIPLE`: there are few numbers then, as on a
-# CPU the first matrix product of a number of rows takes several times as long as those that follow.
+# A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a
+# CPU the first matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
 # for so many requests at least; more often where trees come near to what plain decoding gives, and

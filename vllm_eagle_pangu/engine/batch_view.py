@@ -11,24 +11,27 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
-def view_of(runner: "GPUModelRunner") -> BatchView:
-    """Of a V1 runner after its `_prepare_inputs`. Positions and slots are copied: trees overwrite
-    vLLM's. Slots are int32 in vllm-ascend's tables."""
+def view_of(runner: "GPUModelRunner", has_trees: bool) -> BatchView:
+    """Of a V1 runner after its `_prepare_inputs`. Of trees, positions and slots are copied, as they
+    overwrite vLLM's. Slots are int32 in vllm-ascend's tables."""
     batch = runner.input_batch
     count = batch.num_reqs
     query_start = runner.query_start_loc.np[: count + 1].copy()
     rows = int(query_start[-1])
     tables = dict(enumerate(batch.block_table.block_tables))
+    positions = runner.positions[:rows]
+    slots = {group: table.slot_mapping.gpu[:rows] for group, table in tables.items()}
+    if has_trees:
+        positions = positions.clone()
+        slots = {group: of_rows.clone() for group, of_rows in slots.items()}
     return BatchView(
         requests=_requests(runner, count),
         tokens=batch.token_ids_cpu,
         host_query_start=query_start,
         token_ids=runner.input_ids.gpu[:rows],
-        positions=runner.positions[:rows].clone(),
+        positions=positions,
         query_start=runner.query_start_loc.gpu[: count + 1],
-        slots={
-            group: table.slot_mapping.gpu[:rows].clone().long() for group, table in tables.items()
-        },
+        slots={group: of_rows.long() for group, of_rows in slots.items()},
         block_tables={group: table.block_table.gpu[:count] for group, table in tables.items()},
     )
 

@@ -248,7 +248,8 @@ class TreeRunnerMixin(GPUModelRunner):
         self.stages.enter("prepare")
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self.stages.enter("place")
-        placed = self.step.before(view_of(self), self._scheduled_trees(scheduler_output))
+        trees = self._scheduled_trees(scheduler_output)
+        placed = self.step.before(view_of(self, bool(trees)), trees)
         if placed.trees is not None:
             self._write_tree_rows(placed.trees)
         self.in_flight = placed

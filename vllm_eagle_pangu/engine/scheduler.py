@@ -48,6 +48,8 @@ class TreeScheduler(Scheduler):
 
     def _add_trees(self, step: SchedulerOutput) -> None:
         """Add to a plain step what fits of each tree whose root it decodes."""
+        if not self.drafted:
+            return
         rows = min(self.max_num_scheduled_tokens, self.scheduler_config.max_num_batched_tokens)
         trees = self._trees_of(step)
         wanted = [self._useful_nodes(request) for _, request in trees]
