@@ -24,6 +24,9 @@ ATTRIBUTE = "eagle_pangu"
 # vLLM's MAX_SPEC_LEN: its samplers and metrics are sized for at most this many drafts.
 MAX_NODES = 128
 
+# Who says none of these leaves the tree to the policy.
+TREE_KEYS = ("num_speculative_tokens", "tree_depth", "tree_width", "tree_policy")
+
 # Of a run's trace lines; less than the least would not hold the lines of one wide tree.
 DEFAULT_MAX_BYTES = 256 * 2**20
 LEAST_MAX_BYTES = 2**16
@@ -53,12 +56,13 @@ class TreeConfig:
 
     @classmethod
     def split(
-        cls, spec: Mapping[str, Any], host_keys: Iterable[str]
+        cls, spec: Mapping[str, Any], host_keys: Iterable[str], adapts: bool = False
     ) -> tuple["TreeConfig", dict[str, Any]]:
         """Divide a user's `speculative_config` into our part and vLLM's.
 
-        `host_keys` are the keys that vLLM's SpeculativeConfig knows. Returns the checked tree
-        configuration and the dictionary to build vLLM's SpeculativeConfig from.
+        `host_keys` are the keys that vLLM's SpeculativeConfig knows. `adapts`: trees follow latency
+        where the user says nothing of them. Returns the checked tree configuration and the
+        dictionary to build vLLM's SpeculativeConfig from.
         """
         spec = {key.replace("-", "_"): value for key, value in spec.items()}
         own = {field.name for field in fields(cls)}
@@ -75,6 +79,8 @@ class TreeConfig:
                 "trained for the target",
             )
         given = {key: value for key, value in spec.items() if key in own and value is not None}
+        if adapts and given.keys().isdisjoint(TREE_KEYS):
+            given["tree_policy"] = "adaptive"
         tree: TreeConfig = checked(cls, _defaults(given))
         rest = {key: value for key, value in spec.items() if key in host}
         rest["method"] = HOST_METHOD

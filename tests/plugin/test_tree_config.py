@@ -6,6 +6,7 @@ import pytest
 from vllm_eagle_pangu.config import TreeConfig, refusal
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.env import NPU_IMPLEMENTATIONS, forced_eager_attention, npu_attention
 from vllm_eagle_pangu.kernels import tree_attention
 
@@ -25,6 +26,24 @@ def test_without_tree_keys_the_tree_is_dynamic_of_sixteen_nodes():
     tree, host = split()
     assert tree == TreeConfig(16, 5, 4, "dynamic", "performance")
     assert host == {"method": "eagle3", "model": "head", "num_speculative_tokens": 16}
+
+
+@pytest.mark.parametrize(
+    ("keys", "policy"),
+    [
+        ({}, "adaptive"),
+        ({"drafter_window": 64}, "adaptive"),
+        ({"tree_width": 2}, "dynamic"),
+        ({"num_speculative_tokens": 8}, "dynamic"),
+        ({"tree_depth": None, "tree_policy": "chain"}, "chain"),
+    ],
+)
+def test_where_trees_can_follow_latency_they_do_unless_a_shape_is_named(keys, policy):
+    spec = {"method": "eagle_pangu", "model": "head", **keys}
+    tree, _ = TreeConfig.split(spec, HOST_KEYS, adapts=True)
+    assert tree.tree_policy == policy
+    if policy == "adaptive":
+        assert tree.shape() == TreeShape(4, 5, 16)
 
 
 def test_keys_of_vllm_are_handed_on_and_hyphens_are_underscores():

@@ -91,6 +91,14 @@ def host_keys() -> set[str]:
     return {field.name for field in fields(SpeculativeConfig)} - _HOST_INTERNAL
 
 
+def _split(spec: Mapping[str, Any]) -> tuple[TreeConfig, dict[str, Any]]:
+    """`TreeConfig.split` on this platform."""
+    from vllm.platforms import current_platform
+
+    # A host that computes knows what its work takes.
+    return TreeConfig.split(spec, host_keys(), adapts=current_platform.device_type == "cpu")
+
+
 def _create_speculative_config(original: Callable) -> Callable:
     # Why: SpeculativeConfig forbids unknown keys and its `method` is a closed Literal.
     # How: hand vLLM its own keys with method "eagle3"; hang ours on the object, which is pickled.
@@ -104,7 +112,7 @@ def _create_speculative_config(original: Callable) -> Callable:
             return original(self, *args, **kwargs)
         from vllm_eagle_pangu.engine.head_length import set_length
 
-        tree, rest = TreeConfig.split(spec, host_keys())
+        tree, rest = _split(spec)
         # vLLM refuses more positions than the head was configured with, whatever its rope.
         length = rest.pop("max_model_len", None)
         try:
@@ -133,7 +141,7 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
 
         from vllm_eagle_pangu.engine import refusals
 
-        tree, rest = TreeConfig.split(spec, host_keys())
+        tree, rest = _split(spec)
         refusals.check_options(self, rest, platforms)
         parts = platforms[current_platform.device_type]
         # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
