@@ -9,7 +9,7 @@ take turns of as many tokens as plain decoding emits in a third of a second; bet
 engine stands still, with its requests in flight. Ratios are those of tokens per second within a
 round of some turns each. Answers are of different lengths, so that no two clients stay in step. The
 first round at a number of clients does not count. With `--ramp` the clients come and go instead, 1
-to 32 and back, and every turn counts, a round at each number, whatever an engine is finding out.
+to 32 and back, and every turn counts, a round at each number, in which some are still coming.
 
 A pair is one of those that come along, or a folder with target/ and draft/.
 """
@@ -35,8 +35,8 @@ from vllm_eagle_pangu.measure.turns import turns
 BATCHES = (1, 2, 4, 8, 16, 32)
 # An answer has half of so many tokens to one and a half.
 TOKENS = 64
-# Turns of each engine in a round.
-TURNS = 8
+# Turns of each engine in a round; under a ramp a round has so many tokens for each client.
+TURNS, RAMP = 8, 32
 LARGEST = (4, 5, 16)
 # Of a pair's sweep the chains, the schedule and the trees. Of "", whatever pair is not named.
 SWEEPS: dict[str, list[Method]] = {
@@ -95,7 +95,11 @@ def measure(
     for batch in batches:
         for loop in loops:
             loop.clients = batch
-        tokens = loops[0].turn(seconds=seconds)["tokens"] / TURNS
+        if warm:
+            tokens = loops[0].turn(seconds=seconds)["tokens"] / TURNS
+        else:
+            # Nobody is served before the others, as then come the new clients' prompts.
+            tokens = RAMP * batch / TURNS
         took: dict[str, list[list[dict[str, Any]]]] = {loop.method.name: [] for loop in loops}
         for turn, _, order in turns(loops, range(TURNS), rounds + warm):
             for loop in order:
