@@ -68,6 +68,8 @@ class Loop:
     def turn(self, tokens: float = float("inf"), seconds: float = float("inf")) -> dict[str, Any]:
         """What it took to emit so many tokens, or as many as it emits in so many seconds."""
         before, emitted, took, first = dict(self.llm.counts), 0, 0.0, list[float]()
+        if hasattr(self.llm.runner, "stages"):
+            self.llm.runner.stages.resume()
         while emitted < tokens and took < seconds:
             step = next(self.served)
             emitted, took = emitted + step.tokens, took + step.seconds
@@ -95,18 +97,15 @@ def measure(
     for batch in batches:
         for loop in loops:
             loop.clients = batch
-        if warm:
-            tokens = loops[0].turn(seconds=seconds)["tokens"] / TURNS
-        else:
-            # Nobody is served before the others, as then come the new clients' prompts.
-            tokens = RAMP * batch / TURNS
+        # Under a ramp nobody is served before the others, as then come the new clients' prompts.
+        tokens = loops[0].turn(seconds=seconds)["tokens"] if warm else RAMP * batch
         took: dict[str, list[list[dict[str, Any]]]] = {loop.method.name: [] for loop in loops}
         for turn, _, order in turns(loops, range(TURNS), rounds + warm):
             for loop in order:
                 of_loop = took[loop.method.name]
                 if turn == len(of_loop):
                     of_loop.append([])
-                of_loop[turn].append(loop.turn(tokens))
+                of_loop[turn].append(loop.turn(tokens / TURNS))
         plain = [speed(turns_of) for turns_of in took[PLAIN.name][warm:]]
         for name, of_loop in took.items():
             speeds = [speed(turns_of) for turns_of in of_loop[warm:]]

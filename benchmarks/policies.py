@@ -339,6 +339,8 @@ class Always(AdaptiveShapes):
         self._shared, self._depth = shared, depth
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        seen = self._seen(len(requests))
+        seen.pays = seen.near = True
         super().plan(requests)
         self._drafted = len(requests)
         return [self.largest] * len(requests)
@@ -355,7 +357,7 @@ class Always(AdaptiveShapes):
         free = torch.zeros(count * nodes + 1, dtype=torch.float64)
         by_chance, chance = OPS.tree_prune(tree, self.belief, free)
         falling = chance[:, 1:].sort(dim=1, descending=True).values.sum(dim=0)
-        cost = self._nodes_cost[: count * nodes + 1 : count]
+        cost = torch.from_numpy(self._nodes_cost[: count * nodes + 1 : count])
         worth = torch.cat((torch.zeros(1), falling.cumsum(0))) - cost
         most = torch.full((count,), int(worth.argmax()))
         return TreeBatch.of(by_chance, tree.max_depth).cut(most)

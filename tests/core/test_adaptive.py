@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adaptive policy: its choice is the best there is, and it learns what it needs to know."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.adaptive import FOLLOWED, MEMORY, AdaptiveShapes
+from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
@@ -158,6 +160,57 @@ def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_loo
     # A smaller batch, whose trees nobody has seen, is not judged by drafts without a text.
     planned = [steps.step(2) for _ in range(FOLLOWED + 10)]
     assert set(planned[:FOLLOWED]) == {"none"} and "trees" in planned
+
+
+@pytest.mark.parametrize("batch", [2, 20, 21])
+def test_a_forward_of_many_rows_has_a_number_of_them_that_comes_often(batch):
+    """Where all nodes are worth as much as they can be, and each a little more than it costs."""
+    policy = AdaptiveShapes(SHAPE, OPS)
+    tree = random_trees(1, batch=batch)
+    # No two nodes are as likely.
+    noise = torch.rand(tree.score.shape, generator=torch.Generator().manual_seed(0))
+    tree = dataclasses.replace(tree, score=tree.score * (1 + noise / 100))
+    counts = set()
+    for dear in np.linspace(0.05, 0.9, 40):
+        policy._nodes_cost = dear * np.arange(5 * batch + 1)
+        (kept,) = policy.keep([tree], batch)
+        counts.add(int(kept.node_count.sum()))
+    assert len(counts) > 3
+    for count in counts - {0, int(tree.node_count.sum())}:
+        assert batch + count <= 16 or (batch + count) % 8 == 0
+
+
+def test_what_a_number_of_rows_takes_is_learnt_from_the_second_time_on():
+    costs = StepCosts()
+
+    def saw(rows: int, seconds: float, drafted: int = 0, before: int = 0) -> None:
+        report = StepReport(rows, rows, [], [], None, None, {"verify": seconds})
+        costs.saw(report, drafted, before)
+
+    for rows in (4, 8):
+        saw(rows, 9.0)
+        saw(rows, 9.0, before=4)
+        for _ in range(5):
+            saw(rows, 0.01 * rows)
+    costs.solve()
+    assert costs.plain.known == 10
+    assert costs.of_plain(8) == pytest.approx(0.08, rel=0.1)
+
+
+def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
+    policy = AdaptiveShapes(SHAPE, OPS)
+    tree = random_trees(0, batch=4)
+    paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, dims=1), 3)
+    policy._rate = 100.0
+    hoped = []
+    for seconds in [0.02] * 60 + [5.0]:
+        policy._drafted = policy._drafted_before = 4
+        nodes = int(tree.node_count.sum())
+        report = StepReport(4, 4 + nodes, [], [], tree, paths, {"verify": seconds, "grow": 0.01})
+        policy.observe(report)
+        policy.costs.solve()
+        hoped.append(policy._hoped)
+    assert hoped[-1] - hoped[-2] <= 100.0 * 2 * 0.03 / 64
 
 
 def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():

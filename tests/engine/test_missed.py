@@ -98,7 +98,7 @@ class Drafts(Observer):
 @pytest.mark.engine
 @pytest.mark.parametrize("window", [None, 12])
 def test_no_draft_attends_what_was_missed_and_no_token_changes(
-    engine, tiny_pangu, tiny_head, tree_config_of, window
+    engine, tiny_pangu, tiny_head, tree_config_of, window, monkeypatch
 ):
     """The head's pages hold nothing but NaN at first: who attends a slot that nobody wrote to
     drafts nothing. With a prefix cache, and prompts that share their beginnings."""
@@ -117,6 +117,16 @@ def test_no_draft_attends_what_was_missed_and_no_token_changes(
         assert head.rowwise
         (layer,) = head.layers
         layer.kv_cache.fill_(float("nan"))
+        pages = layer.impl.pages(layer, layer.kv_cache)
+        add = Missed.add
+
+        def add_and_spoil(self, slots, page_size):
+            """What another request left there would be attended without a trace."""
+            for slot in slots.tolist():
+                pages.key[slot // page_size, :, slot % page_size] = float("nan")
+            add(self, slots, page_size)
+
+        monkeypatch.setattr(Missed, "add", add_and_spoil)
         trees.runner.step.policy = policy
         trees.runner.stages.observers += (drafts,)
         assert trees.generate(prompts, max_tokens=40) == expected

@@ -50,19 +50,19 @@ FEW, MULTIPLE = 16, 8
 # where they do not after ever longer, once the drafter has followed for so many steps again.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (8, 512), (8, 4096), 32
 NEAR, LOOK_AT_NEAR, LOOK_AT_FAR = 0.95, 512, 256
-FOLLOWED = 64
+FOLLOWED = 32
 
 
 @dataclass
 class _Seen:
-    """Of batches of about one size: whether trees pay, or nearly do, and if that is known; `plans`
-    since the last look at all trees began, and after how many the next one does where they are far
+    """Of batches of about one size: whether trees pay, or nearly do; `plans` since the last look at
+    all trees began, whether it goes on, and after how many the next one begins where trees are far
     from paying. `since_trees`: plans since the last tree, and after how many to try one alone."""
 
     pays: bool = True
     near: bool = True
-    known: bool = False
     plans: int = 0
+    looking: bool = False
     pause: int = LOOK_AT_FAR
     since_trees: int = 0
     patience: int = LOOK_AGAIN[0]
@@ -100,13 +100,14 @@ class AdaptiveShapes:
         # Tokens per second that steps with trees are to emit. In tokens, what is worth the time of:
         # a row, a level, and a forward by its nodes.
         self._rate = self._row = self._level = 0.0
-        self._nodes_cost = torch.zeros(1, dtype=torch.float64)
+        self._nodes_cost = np.zeros(1)
         # Trees of the step being planned, and of the one before; whether they have all levels.
         self._drafted, self._drafted_before, self._whole = 0, 0, True
         self._batch = 0
         self._plans = 0
-        # Plans since the drafter last missed what a step committed.
-        self._followed = FOLLOWED
+        # Plans since the drafter last missed what a step committed, and since which plan nobody
+        # has wanted it to know.
+        self._followed, self._wanted = FOLLOWED, 0
         # By the power of 2 that holds the batch.
         self._seen_of: dict[int, _Seen] = {}
 
@@ -119,18 +120,25 @@ class AdaptiveShapes:
         if seen.plans >= self._pause(seen):
             seen.plans = 0
             seen.pause = LOOK_AT_FAR if seen.near else min(2 * seen.pause, LOOK_AT_TREES[1])
+            if not seen.pays:
+                # What trees fell short of before this look is half forgotten.
+                self._emitted += 0.5 * (self._hoped - self._emitted)
         few, often = LOOK_AT_PLAIN
         looks_at_plain = seen.plans % often < few
         looks_at_trees = seen.plans < self._looks(batch)
-        if not seen.pays and not looks_at_trees and not seen.near:
+        if seen.looking and not looks_at_trees:
+            self._reassess(batch)
+        seen.looking = looks_at_trees
+        if seen.pays or seen.near or looks_at_trees:
+            self._wanted = self._plans
+        self._drafted = 0
+        if self._plans - self._wanted > FOLLOWED:
             seen.plans += 1
-            self._drafted = self._followed = 0
+            self._followed = 0
             return None
         self._followed += 1
-        known = seen.known and seen.pays
-        if looks_at_trees and not known and self._followed < FOLLOWED:
+        if (seen.pays or looks_at_trees) and self._followed < FOLLOWED:
             # Trees of a head that knows the last few tokens alone would say little of it.
-            self._drafted = 0
             return [None] * batch
         seen.plans += 1
         other = batch != self._batch and (seen.pays or looks_at_trees)
@@ -142,7 +150,6 @@ class AdaptiveShapes:
             self._drafted = batch
             return [self.largest] * batch
         shapes: list[TreeShape | None] = [None] * batch
-        self._drafted = 0
         seen.since_trees += 1
         if seen.since_trees >= seen.patience:
             seen.since_trees, seen.patience = 0, min(2 * seen.patience, LOOK_AGAIN[1])
@@ -161,7 +168,7 @@ class AdaptiveShapes:
             far = fewer is not None and not self._seen_of[fewer].near
             pause = LOOK_AT_TREES[1]
             self._seen_of[size] = (
-                _Seen(False, False, True, self._looks(batch), pause) if far else _Seen()
+                _Seen(False, False, self._looks(batch), pause=pause) if far else _Seen()
             )
         return self._seen_of[size]
 
@@ -196,11 +203,15 @@ class AdaptiveShapes:
         if trees and self._bins and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
             self.costs.drew_last()
+        rows = batch + np.arange(len(self._nodes_cost))
+        odd = (rows > FEW) & (rows % MULTIPLE > 0)
+        odd[[0, -1]] = False
+        cost = torch.from_numpy(np.where(odd, np.inf, self._nodes_cost))
         found = []
         pays = self._seen(self._batch).pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for tree in trees:
-            kept, chance = self.ops.tree_prune(tree, self.belief, self._nodes_cost)
+            kept, chance = self.ops.tree_prune(tree, self.belief, cost)
             if not pays or self._known < TREES or self._plans % REMEMBERED == 0:
                 self._remember(tree, chance.numpy())
             found.append(TreeBatch.of(kept, tree.max_depth))
@@ -211,11 +222,11 @@ class AdaptiveShapes:
         drafted, before = self._drafted, self._drafted_before
         self._drafted, self._drafted_before = 0, drafted
         seconds = self.costs.saw(report, drafted, before)
-        batch, tree, paths = report.batch, report.tree, report.paths
+        tree, paths = report.tree, report.paths
         if tree is not None and paths is not None:
             self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
         # Steps with trees for most are compared with what was hoped of them.
-        if min(drafted, before) > batch / 2 and report.rows == batch + report.nodes and self._rate:
+        if seconds and self._rate:
             accepted = 0 if paths is None else int(paths.length.sum())
             self._emitted += OF_LATE * (drafted + accepted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
@@ -234,17 +245,19 @@ class AdaptiveShapes:
         nodes = np.arange(most + 1)
         forward = worth * self.costs.of_forward(batch, nodes)
         self._row = (forward[-1] - forward[0]) / most
-        odd = (batch + nodes > FEW) & ((batch + nodes) % MULTIPLE > 0)
-        odd[[0, -1]] = False
-        self._nodes_cost = torch.from_numpy(np.where(odd, np.inf, forward))
+        self._nodes_cost = forward
         self._level = worth * self.costs.of_level(batch)
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
+        seen = self._seen(batch)
         if self._rate:
-            seen = self._seen(batch)
-            seen.known = True
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
             seen.near = rate > plain * NEAR
+            if seen.near:
+                seen.pause = LOOK_AT_FAR
+        elif seen.plans > 2 * self._looks(batch):
+            # Steps that teach are rare, as where nearly all read prompts.
+            seen.pays = False
         self._batch = batch
 
     def _expected(self, batch: int) -> float:

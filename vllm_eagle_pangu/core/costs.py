@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from vllm_eagle_pangu.core.durations import Durations
+from vllm_eagle_pangu.core.durations import ENOUGH, HICCUP, Durations
 from vllm_eagle_pangu.core.policy import StepReport
 
 
@@ -69,17 +69,17 @@ class StepCosts:
 
     def saw(self, report: StepReport, drafted: int, before: int) -> float:
         """Learn from a step, which drafted so many trees, and the one before it so many; returns
-        its seconds."""
+        its seconds as far as they are believed, 0 where they teach nothing."""
         seconds = dict(report.seconds)
         forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
         # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
         seconds["between"] = min(seconds.get("between", 0.0), forward)
         rest = sum(seconds.values())
         batch, nodes = report.batch, report.nodes
-        usual = report.rows in self._rows and drafted in self._trees
+        known = report.rows in self._rows and drafted in self._trees
         self._rows.add(report.rows)
         self._trees.add(drafted)
-        if usual and report.rows == batch + nodes:
+        if known and report.rows == batch + nodes:
             # The first step behind one with trees finds other things in the caches.
             if not nodes and not drafted and not before:
                 self.plain.add((1, batch), forward + rest)
@@ -87,6 +87,9 @@ class StepCosts:
                 if self._timed:
                     self.level.add((1, drafted), self._levels / self._timed)
                 levels = self._levels + self._more * self.of_level(drafted)
+                usual = float(self.forward.each @ (1, report.rows, batch)) + levels
+                usual += float(self.rest.each @ (1, drafted))
                 self.forward.add((1, report.rows, batch), forward)
                 self.rest.add((1, drafted), max(rest - levels, 0.0))
-        return forward + rest
+                return min(forward + rest, HICCUP * usual) if self.rest.known > ENOUGH else 0.0
+        return 0.0

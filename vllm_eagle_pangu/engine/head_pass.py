@@ -181,7 +181,11 @@ class HeadPass(Pass):
 
 
 def _is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:
-    """Whether `HeadPass` does what the head's `forward` does: on CPU, unquantised, one layer."""
+    """Whether `HeadPass` does what the head's `forward` does: on CPU, unquantised, one layer.
+
+    Not of a layer with a window: its pages are a KV group of their own, vLLM shares memory among
+    groups, and a row that is read late would be written over what is another group's by then.
+    """
     if type(model) is not Eagle3LlamaForCausalLM or len(model.model.layers) != 1:
         return False
     layer = model.model.layers[0]
@@ -190,6 +194,7 @@ def _is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]
     rotary = attention.rotary_emb
     return (
         all(hasattr(linear, "cpu_linear") for linear in linears)
+        and attention.attn.impl.window is None
         and layer.layer_idx == 0
         and type(rotary).__name__ in ("RotaryEmbedding", "Llama3RotaryEmbedding")
         and rotary.cos_sin_cache.dtype == model.model.embed_tokens.weight.dtype

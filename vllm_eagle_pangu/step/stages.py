@@ -62,6 +62,10 @@ class Stages:
             observer.began(started, finished)
         self.enter("other")
 
+    def resume(self) -> None:
+        """Nobody asked for a step since the last one: that time counts as none."""
+        self._since = time.perf_counter()
+
     def enter(self, stage: Stage) -> None:
         """`stage` runs from now on."""
         now = time.perf_counter()

@@ -34,6 +34,8 @@ class Step:
     depth: int
     checks: Checks
     stages: Stages
+    # Whether the drafter is to know what steps commit: what the policy said last.
+    follows: bool = True
 
     def before(self, view: BatchView, scheduled: Sequence[ScheduledTree]) -> Placed:
         """Place the scheduled trees, in the order of their requests."""
@@ -58,7 +60,9 @@ class Step:
         requests = accepted.placed.view.requests
         able = self.drafter.requests(accepted)
         plan = self.policy.plan([requests[request] for request in able]) if able else ()
-        if plan is None:
+        if able:
+            self.follows = plan is not None
+        if plan is None or not self.follows:
             self.drafter.miss(accepted, target)
             return Drafted()
         shapes = {r: shape for r, shape in zip(able, plan, strict=True) if shape is not None}
