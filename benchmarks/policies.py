@@ -13,7 +13,7 @@ serves those texts to B clients at a time: trees, their walk and the policies ar
 step times are what was recorded, with 10 % of noise. The oracle knows what the target will say.
 `ablate` adds the parts of adaptive trees one by one. `disturb` has adaptive trees start with wrong
 costs, with a head that is never right, or a machine slow down. `choose` decodes with a real engine,
-and says what of a step the choice itself takes.
+trees for all whether they pay or not, and says what of a step the choice itself takes.
 """
 
 import argparse
@@ -184,7 +184,7 @@ def choose(of: pair.Pair, batches: Sequence[int]) -> Iterator[dict]:
     arguments = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_seqs": max(batches)}
     with engine(adaptive(SHAPE), of=of, **arguments) as llm:
         for batch in batches:
-            policy = Timed(llm.runner.step.policy)
+            policy = Timed(Always(shared=True, depth=True))
             with llm.watched(policy=policy):
                 for _ in range(REPEATS):
                     llm.generate((prompts * batch)[:batch], max_tokens=96, ignore_eos=True)
