@@ -210,7 +210,8 @@ def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
         policy.observe(report)
         policy.costs.solve()
         hoped.append(policy._hoped)
-    assert hoped[-1] - hoped[-2] <= 100.0 * 2 * 0.03 / 64
+    assert hoped[-2] > 0
+    assert 0 < hoped[-1] - hoped[-2] <= 100.0 * 2 * 0.03 / 64
 
 
 def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():

@@ -41,8 +41,8 @@ LOOK_DEEPER = 32
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
-# A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a
-# CPU the first matrix product of a number of rows takes several times as long as later ones.
+# A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a CPU the first
+# matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
 # for so many requests at least; where none pay more often, but less the longer they are far from
@@ -222,10 +222,8 @@ class AdaptiveShapes:
         rate = self._rate * (self._emitted / self._hoped if self._hoped else 1.0)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
-        nodes = np.arange(most + 1)
-        forward = worth * self.costs.of_forward(batch, nodes)
-        self._row = (forward[-1] - forward[0]) / most
-        self._nodes_cost = forward
+        self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
+        self._row = (self._nodes_cost[-1] - self._nodes_cost[0]) / most
         self._level = worth * self.costs.of_level(batch)
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
