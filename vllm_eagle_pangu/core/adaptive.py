@@ -45,21 +45,41 @@ AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
 # What steps take without trees and with them is looked at in so many of so many steps, with trees
-# for so many requests at least; where none pay more often, but less the longer they are far from
-# it, and once the drafter has followed for so many steps again.
+# for so many requests at least; where none pay as often as takes this share of all time, at least
+# so many steps apart, and once the drafter has followed for so many steps again.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (8, 512), (8, 4096), 32
-NEAR, LOOK_AGAIN, FOLLOWED = 0.95, 256, 32
+LOOKING, LOOK_AGAIN, FOLLOWED = 0.01, 256, 32
+# Trees that are farther from paying are not looked at for more requests.
+NEAR = 0.95
+
+
+@dataclass(frozen=True)
+class Account:
+    """What is believed of steps of a batch: whether trees pay, tokens per second without and with
+    them, and seconds: of a step without trees; with trees, of the forward, a row more, a level
+    below the first, and all else. 0 where nothing was seen."""
+
+    pays: bool
+    plain_per_s: float
+    trees_per_s: float
+    plain_s: float
+    forward_s: float
+    row_s: float
+    level_s: float
+    rest_s: float
 
 
 @dataclass
 class _Seen:
     """Of batches of about one size: whether trees pay, or nearly do; `plans` since the last look at
-    trees began, whether it goes on, and after how many the next one does where none pay."""
+    trees began, whether it goes on, seconds that it took beyond plain steps for its tokens, and
+    after how many plans the next one begins where none pay."""
 
     pays: bool = True
     near: bool = True
     plans: int = 0
     looking: bool = False
+    lost: float = 0.0
     pause: int = LOOK_AGAIN
 
 
@@ -103,8 +123,9 @@ class AdaptiveShapes:
         # Plans since the drafter last missed what a step committed, and since which plan nobody
         # has wanted it to know.
         self._followed, self._wanted = FOLLOWED, 0
-        # By the power of 2 that holds the batch.
+        # By the power of 2 that holds the batch; of the one whose trees are being looked at.
         self._seen_of: dict[int, _Seen] = {}
+        self._look: _Seen | None = None
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None] | None:
         """See `TreePolicy`: trees for all, or none."""
@@ -113,8 +134,7 @@ class AdaptiveShapes:
         self._bins.clear()
         seen = self._seen(batch)
         if seen.plans >= (LOOK_AT_TREES[1] if seen.pays else seen.pause):
-            seen.plans = 0
-            seen.pause = LOOK_AGAIN if seen.near else min(2 * seen.pause, LOOK_AT_TREES[1])
+            seen.plans, seen.lost = 0, 0.0
             if not seen.pays:
                 # What trees fell short of before this look is half forgotten.
                 self._emitted += 0.5 * (self._hoped - self._emitted)
@@ -123,7 +143,11 @@ class AdaptiveShapes:
         looks_at_trees = seen.plans < self._looks(batch)
         if seen.looking and not looks_at_trees:
             self._reassess(batch)
+            plain = self.costs.of_plain(batch)
+            pause = int(seen.lost / (LOOKING * plain)) if plain else 0
+            seen.pause = min(max(pause, LOOK_AGAIN), LOOK_AT_TREES[1])
         seen.looking = looks_at_trees
+        self._look = seen if looks_at_trees else None
         if seen.pays or looks_at_trees:
             self._wanted = self._plans
         self._drafted = 0
@@ -203,23 +227,43 @@ class AdaptiveShapes:
         self._drafted, self._drafted_before = 0, drafted
         seconds = self.costs.saw(report, drafted, before)
         tree, paths = report.tree, report.paths
+        accepted = 0 if paths is None else int(paths.length.sum())
         if tree is not None and paths is not None:
             self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
+        plain = self.costs.of_plain(report.batch)
+        if self._look is not None and plain and report.rows == report.batch + report.nodes:
+            took = sum(report.seconds.values()) - report.seconds.get("between", 0.0)
+            self._look.lost += took - plain * (1 + accepted / report.batch)
         # Steps with trees for most are compared with what was hoped of them.
         if seconds and self._rate:
-            accepted = 0 if paths is None else int(paths.length.sum())
             self._emitted += OF_LATE * (drafted + accepted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
+
+    def account(self, batch: int) -> Account:
+        """Of steps of so many requests, by all that was seen."""
+        seen = self._seen_of.get(batch.bit_length())
+        costs = self.costs
+        costs.solve()
+        plain = costs.of_plain(batch)
+        forward, row = costs.of_forward(batch, np.arange(2)).tolist()
+        return Account(
+            pays=seen is not None and seen.pays,
+            plain_per_s=batch / plain if plain else 0.0,
+            trees_per_s=self._promised(self._expected(batch)),
+            plain_s=plain,
+            forward_s=forward,
+            row_s=row - forward,
+            level_s=costs.of_level(batch),
+            rest_s=float(costs.rest.each @ (1, batch)),
+        )
 
     def _reassess(self, batch: int) -> None:
         """What a second is worth, and whether trees pay."""
         self.costs.solve()
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
-        # Nothing is hoped for before enough trees are known, and what steps with them take.
-        known = self._known >= TREES and self.costs.rest.known >= REMEMBERED
-        self._rate = self._expected(batch) if known else 0.0
-        rate = self._rate * (self._emitted / self._hoped if self._hoped else 1.0)
+        self._rate = self._expected(batch)
+        rate = self._promised(self._rate)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
         self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
@@ -231,15 +275,20 @@ class AdaptiveShapes:
         if self._rate:
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
             seen.near = rate > plain * NEAR
-            if seen.near:
-                seen.pause = LOOK_AGAIN
         elif seen.plans > 2 * self._looks(batch):
             # Steps that teach are rare, as where nearly all read prompts.
             seen.pays = False
         self._batch = batch
 
+    def _promised(self, rate: float) -> float:
+        """Of an expected rate, as much as steps kept of late."""
+        return rate * (self._emitted / self._hoped if self._hoped else 1.0)
+
     def _expected(self, batch: int) -> float:
-        """Tokens per second with trees, which are worth what they were lately."""
+        """Tokens per second with trees, which are worth what they were lately; 0 before enough of
+        them are known, and what steps with them take."""
+        if self._known < TREES or self.costs.rest.known < REMEMBERED:
+            return 0.0
         # `[D, 1 + bins]`: of trees cut below a level, and the nodes below a chance left out.
         nodes = np.pad(batch * self.nodes.cumsum(axis=0), ((0, 0), (1, 0)))
         emitted = batch + (nodes * np.append(0.0, CHANCES)).cumsum(axis=1)
