@@ -45,7 +45,10 @@ def test_a_prefix_starts_behind_the_last_slot_that_was_missed(seed):
             missed.read(torch.tensor([*slots, -1]))
             holes -= set(slots)
         expected = [start_of(table, lengths[r], holes) for r, table in tables.items()]
-        if missed.any:
+        if choose.random() < 0.5:
+            # What was missed in several steps is then counted at once.
+            pass
+        elif missed.any:
             rows = [[*table, *[0] * (PAGES - len(table))] for table in tables.values()]
             padded = torch.tensor(rows)
             found = missed.starts(padded, torch.tensor(list(lengths.values())))
