@@ -7,7 +7,7 @@ draws, walks and commits, and `propose_draft_token_ids`, which drafts. Everythin
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.outputs import SamplerOutput
 
+from vllm_eagle_pangu.compat.engine_args import _lent as lent
 from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
@@ -246,7 +247,10 @@ class TreeRunnerMixin(GPUModelRunner):
         self, scheduler_output: "SchedulerOutput", num_scheduled_tokens: "np.ndarray"
     ) -> Any:
         self.stages.enter("prepare")
-        prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
+        # Without trees it is a plain batch, which vLLM prepares so where nobody speculates.
+        none = not any(scheduler_output.scheduled_spec_decode_tokens.values())
+        with lent(self, speculative_config=None) if none else nullcontext():
+            prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self.stages.enter("place")
         trees = self._scheduled_trees(scheduler_output)
         placed = self.step.before(view_of(self, bool(trees)), trees)
