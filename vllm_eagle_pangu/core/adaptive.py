@@ -63,6 +63,25 @@ class _Seen:
     pause: int = LOOK_AGAIN
 
 
+@dataclass(frozen=True)
+class Account:
+    """What is believed of a batch's steps that read no prompts.
+
+    Whether trees pay; tokens per second without and with them, 0 where unknown; seconds of a step
+    without trees, and of one with them: of the target's forward without nodes, a row more, a level
+    below the first, and all else.
+    """
+
+    pays: bool
+    plain_per_s: float
+    trees_per_s: float
+    plain_s: float
+    forward_s: float
+    row_s: float
+    level_s: float
+    rest_s: float
+
+
 class AdaptiveShapes:
     """A `TreePolicy`: up to `largest`, as deep and as many nodes as pay, or no tree.
 
@@ -210,6 +229,24 @@ class AdaptiveShapes:
             accepted = 0 if paths is None else int(paths.length.sum())
             self._emitted += OF_LATE * (drafted + accepted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
+
+    def account(self, batch: int) -> Account:
+        """Of batches of so many requests; trees are worth what they were lately."""
+        costs = self.costs
+        costs.solve()
+        plain_s = costs.of_plain(batch)
+        known = self._known >= TREES and costs.rest.known >= REMEMBERED
+        trees_per_s = self._expected(batch) if known else 0.0
+        return Account(
+            pays=self._seen(batch).pays,
+            plain_per_s=batch / plain_s if plain_s else 0.0,
+            trees_per_s=trees_per_s * (self._emitted / self._hoped if self._hoped else 1.0),
+            plain_s=plain_s,
+            forward_s=float(costs.of_forward(batch, np.zeros(1))[0]),
+            row_s=float(costs.forward.each[1]),
+            level_s=costs.of_level(batch),
+            rest_s=float(costs.rest.each @ (1, batch)),
+        )
 
     def _reassess(self, batch: int) -> None:
         """What a second is worth, and whether trees pay."""
