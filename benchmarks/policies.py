@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from candidates import GrowOnly
 from engines import engine, save
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
@@ -40,7 +41,6 @@ from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 from vllm_eagle_pangu.measure.files import markdown
 from vllm_eagle_pangu.measure.method import adaptive, of_shape
-from vllm_eagle_pangu.tuning.recording import GrowOnly
 
 SHAPE = TreeShape(4, 5, 16)
 EVERYTHING = TreeShape(SHAPE.width, SHAPE.depth, SHAPE.capacity)

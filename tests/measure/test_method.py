@@ -61,10 +61,6 @@ def test_what_follows_the_batch_is_said_in_the_keys_of_its_drafter():
     }
 
 
-def test_a_list_of_work_that_is_cut_while_it_is_walked_ends_there():
-    work, seen = ["a", "b", "c"], []
-    for repeat, block, order in turns("xy", work, 2):
-        seen.append((repeat, block, "".join(order)))
-        if block == "b":
-            del work[2:]
+def test_all_take_a_block_before_the_next_one_comes_and_who_begins_changes():
+    seen = [(repeat, block, "".join(order)) for repeat, block, order in turns("xy", "ab", 2)]
     assert seen == [(0, "a", "xy"), (0, "b", "yx"), (1, "a", "yx"), (1, "b", "xy")]

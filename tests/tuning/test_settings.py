@@ -8,7 +8,7 @@ import pytest
 
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.demo.pair import Pair
-from vllm_eagle_pangu.measure.prompts import pieces, read_texts, spread
+from vllm_eagle_pangu.measure.prompts import read_texts, spread
 from vllm_eagle_pangu.tuning import command
 from vllm_eagle_pangu.tuning.command import add_arguments, run
 from vllm_eagle_pangu.tuning.engines import environment
@@ -111,7 +111,7 @@ def test_settings_hold_what_was_said_and_cross_to_the_measuring_process(prompts)
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_the_users_environment_wins_but_for_the_hooked_process_and_traces(prompts):
+def test_the_users_environment_wins_but_for_the_one_process_and_traces(prompts):
     settings = Settings("T", "H", prompts)
     given = {
         "VLLM_LOGGING_LEVEL": "INFO",
@@ -130,10 +130,6 @@ def test_prompts_are_taken_from_all_over_the_file(prompts):
     assert spread(range(100), 4, 0) == [0, 25, 50, 75]
     assert len(spread(range(MAX_PROMPTS + 1), MAX_PROMPTS, 0)) == MAX_PROMPTS
     assert spread("ab", 5, 0) == ["a", "b"]
-
-
-def test_too_few_prompts_fill_a_batch_by_coming_again():
-    assert pieces([[1], [2], [3]], 4, 2) == [[[1], [2], [3], [1]], [[2], [3], [1], [2]]]
 
 
 def test_the_measuring_process_is_given_the_settings_and_its_code_returned(prompts, monkeypatch):

@@ -55,9 +55,12 @@ NEAR = 0.95
 
 @dataclass(frozen=True)
 class Account:
-    """What is believed of steps of a batch: whether trees pay, tokens per second without and with
-    them, and seconds: of a step without trees; with trees, of the forward, a row more, a level
-    below the first, and all else. 0 where nothing was seen."""
+    """What is believed of a batch's steps that read no prompts.
+
+    Whether trees pay; tokens per second without and with them, 0 where unknown; seconds of a step
+    without trees, and of one with them: of the target's forward without nodes, a row more, a level
+    below the first, and all else.
+    """
 
     pays: bool
     plain_per_s: float

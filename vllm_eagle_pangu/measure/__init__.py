@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench, tuner, demo and benchmarks/ measure with: methods, prompts, engines, servers."""
+"""What bench, tuner, demo and benchmarks/ measure with: methods, prompts, engines, closed loops."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,7 +19,6 @@ from vllm_eagle_pangu.measure.statistics import tau
 if TYPE_CHECKING:
     from vllm_eagle_pangu.core.policy import TreePolicy
     from vllm_eagle_pangu.step.drafter import Drafter
-    from vllm_eagle_pangu.step.stages import Observer
 
 COUNTS = ("drafts", "drafted", "accepted", "full_drafts")
 
@@ -139,7 +138,7 @@ class Engine:
         self,
         requests: Iterator[tuple[Sequence[int], Mapping[str, Any]]],
         clients: Callable[[], int],
-    ) -> Iterator[Served]:
+    ) -> Generator[Served, None, None]:
         """Step after step of so many clients, who ask anew once they are answered, till closed.
 
         `requests`: prompts with their parameters, without end. The clock is that of the steps.
@@ -223,20 +222,16 @@ class Engine:
 
     @contextmanager
     def watched(
-        self,
-        observer: Observer | None = None,
-        policy: TreePolicy | None = None,
-        drafter: Drafter | None = None,
+        self, policy: TreePolicy | None = None, drafter: Drafter | None = None
     ) -> Iterator[None]:
-        """While open, a step of this plugin has these parts beside, or in place of, its own."""
-        step, stages = self.runner.step, self.runner.stages
-        before = step.policy, step.drafter, stages.observers
+        """While open, a step of this plugin has these parts in place of its own."""
+        step = self.runner.step
+        before = step.policy, step.drafter
         step.policy, step.drafter = policy or step.policy, drafter or step.drafter
-        stages.observers += () if observer is None else (observer,)
         try:
             yield
         finally:
-            step.policy, step.drafter, stages.observers = before
+            step.policy, step.drafter = before
 
     def _add(self, prompt: Sequence[int], params: dict[str, Any], name: str | None = None) -> str:
         from vllm import SamplingParams

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -181,9 +180,3 @@ def spread(ordered: Sequence[T], count: int | None, start: float = 0.5) -> list[
     if count is None or count >= len(ordered):
         return list(ordered)
     return [ordered[int((i + start) * len(ordered) / count)] for i in range(count)]
-
-
-def pieces(prompts: Sequence[T], size: int, count: int) -> list[list[T]]:
-    """`count` lists of `size` each, from the start again where they run out."""
-    endless = cycle(prompts)
-    return [list(islice(endless, size)) for _ in range(count)]

@@ -16,7 +16,7 @@ def turns(
     """(repeat, block of work, the ways in the order in which they take it).
 
     All take a block before the next one comes; who begins changes, so that nobody always comes
-    behind the same neighbour's caches. `blocks` may be cut while it is walked.
+    behind the same neighbour's caches.
     """
     for repeat in range(repeats):
         for place, block in enumerate(blocks):

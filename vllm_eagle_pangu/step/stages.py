@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of a step, for whoever watches: traces, bench, tuner and policies subscribe here."""
+"""The stages of a step, for whoever watches: traces subscribe here, policies are told the times."""
 
 import time
 from collections.abc import Sequence

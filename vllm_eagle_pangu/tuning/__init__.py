@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`eagle-pangu tune`: which tree, chain or neither is fastest here, on the user's prompts."""
+"""`eagle-pangu tune`: trees, a chain or neither: what is fastest here, on the user's prompts."""

@@ -25,14 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = ",".join(map(str, BATCH_SIZES))
     asked = "requests that run at a time (%(default)s)"
     add("--batch-sizes", default=sizes, metavar="B,B,...", help=asked)
-    add("--tokens", type=int, default=TOKENS, help="tokens per completion (%(default)s)")
+    add(
+        "--tokens",
+        type=int,
+        default=TOKENS,
+        help="tokens per answer, half as many to one and a half (%(default)s)",
+    )
     greedy = "of the requests (%(default)s: greedy)"
     add("--temperature", type=float, default=0.0, help=greedy)
     others = 'the server\'s other arguments, such as {"dtype": "bfloat16"}'
     add("--engine-args", default="{}", metavar="JSON", help=others)
     where = "where the choice goes; the table goes beside it as .csv and .md (%(default)s)"
     add("--out", default="tuned.json", metavar="FILE", help=where)
-    add("--sweep", action="store_true", help="also run a list of shapes to check the choice")
+    add("--sweep", action="store_true", help="compare some twenty shapes and chains, not six")
 
 
 def run(arguments: argparse.Namespace) -> int:

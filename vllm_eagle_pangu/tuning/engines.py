@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real vLLM engines in this process, several at a time where memory allows."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.env import TRACE_DIR
 from vllm_eagle_pangu.measure.engine import Engine
+from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.serving import needs
 from vllm_eagle_pangu.tuning.settings import Settings
 
-# Share of the free memory that engines beside each other may take.
+# Share of the free memory that engines beside plain decoding's may take.
 MEMORY_SHARE = 0.6
+# Of a device that all engines may take, and what each one gets where nothing is said.
+DEVICE_SHARE, DEFAULT_SHARE = 0.95, 0.45
 
 
 def environment(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
@@ -33,18 +34,34 @@ def environment(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
     }
     if not (Path(settings.model).is_dir() and Path(settings.head).is_dir()):
         del chosen["HF_HUB_OFFLINE"]
-    # The runner is hooked, so it has to be in that process; a trace would be timed with the step.
+    # Engines take turns and tell why, so they are in that process; a trace would be timed, too.
     chosen |= {**given, **needs.ONE_PROCESS, **needs.preload(given), TRACE_DIR: ""}
     return chosen
 
 
 @dataclass
 class Engines:
-    """Opens engines with the flags of the run, and learns how much memory one takes."""
+    """Opens engines with the flags of the run, and learns how much memory one takes.
+
+    `max_model_len`: tokens. Raises ValueError for arguments that vLLM does not know, and for more
+    of a device than leaves room for a second engine.
+    """
 
     settings: Settings
     max_model_len: int
     bytes_each: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+
+        for key, value in self.settings.engine_args.items():
+            if key not in EngineArgs.__dataclass_fields__:
+                why = "vLLM has no such argument"
+                raise refusal(f"--engine-args {key}", value, why, "remove it")
+        if self.device != "cpu" and self._share > DEVICE_SHARE / 2:
+            why = "plain decoding stays beside every other engine"
+            mend = f"set it to {DEFAULT_SHARE} or less"
+            raise refusal("--engine-args gpu_memory_utilization", self._share, why, mend)
 
     @property
     def device(self) -> str:
@@ -53,42 +70,34 @@ class Engines:
 
         return str(current_platform.device_type)
 
-    def arguments(self, batch_size: int) -> dict[str, Any]:
-        """Of `vllm.LLM`, the same for every method."""
-        return {
+    @property
+    def _share(self) -> float:
+        """Of a device, for each engine."""
+        return self.settings.engine_args.get("gpu_memory_utilization", DEFAULT_SHARE)
+
+    def open(self, method: Method) -> Engine:
+        """An engine for the largest batch; a context manager."""
+        settings, before = self.settings, _resident_bytes()
+        on_cpu = self.device == "cpu"
+        arguments = {
             # As for the demo: on few cores compiling takes longer than all measurements.
-            "enforce_eager": self.device == "cpu",
+            "enforce_eager": on_cpu,
             "max_model_len": self.max_model_len,
             "use_tqdm_on_load": False,
-            **self.settings.engine_args,
-            "max_num_seqs": batch_size,
+            **({} if on_cpu else {"gpu_memory_utilization": self._share}),
+            **settings.engine_args,
+            "max_num_seqs": max(settings.batch_sizes),
         }
-
-    @contextmanager
-    def open(self, speculative: Mapping[str, Any] | None, batch_size: int) -> Iterator[Engine]:
-        """An engine for batches of `batch_size`. Raises ValueError for unknown arguments."""
-        self._check_arguments()
-        before = _resident_bytes()
-        engine = Engine(self.settings.model, speculative, **self.arguments(batch_size))
+        engine = Engine(settings.model, method.speculative_config(settings.head), **arguments)
         self.bytes_each = max(self.bytes_each, _resident_bytes() - before)
-        with engine:
-            yield engine
+        return engine
 
-    def beside_each_other(self) -> int:
-        """How many engines may be alive at a time; at least 1. Ask after one was open."""
+    def beside(self) -> int:
+        """How many engines may be alive beside the one that is; at least 1."""
         if self.device != "cpu":
-            share = self.settings.engine_args.get("gpu_memory_utilization", 1.0)
-            return max(1, int(0.95 / share))
+            return int(DEVICE_SHARE / self._share) - 1
         free = psutil.virtual_memory().available
         return max(1, int(MEMORY_SHARE * free / max(self.bytes_each, 1)))
-
-    def _check_arguments(self) -> None:
-        from vllm.engine.arg_utils import EngineArgs
-
-        for key, value in self.settings.engine_args.items():
-            if key not in EngineArgs.__dataclass_fields__:
-                why = "vLLM has no such argument"
-                raise refusal(f"--engine-args {key}", value, why, "remove it")
 
 
 def _resident_bytes() -> int:

@@ -14,7 +14,7 @@ from vllm_eagle_pangu.measure.prompts import Prompt as Asked
 
 BATCH_SIZES = (1, 4, 16)
 TOKENS = 96
-# A step may take 11 of them, and is only counted where they all are there.
+# Half of them is the shortest answer, of which trees leave out the end.
 MIN_TOKENS = 16
 # So many prompts of the file are used: beyond, time grows and the choice hardly changes.
 MAX_PROMPTS = 32

@@ -1,55 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuner's run: τ of every shape from one recording, costs from probes, the best raced."""
+"""The tuner's run: every way to decode in an engine of its own, taking turns at each batch size."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import cache
+from typing import Any
 
-from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.measure.method import of_shape
-from vllm_eagle_pangu.tuning import grid
-from vllm_eagle_pangu.tuning.choice import Choice, Sweep, candidates, sweep, verdict
+from vllm_eagle_pangu.core.adaptive import Account
+from vllm_eagle_pangu.measure.closed_loop import Loop, measure, requests
+from vllm_eagle_pangu.measure.method import PLAIN, Method, adaptive, chain, tree
+from vllm_eagle_pangu.tuning.choice import Choice, Ratios, explained, verdict
 from vllm_eagle_pangu.tuning.engines import Engines
-from vllm_eagle_pangu.tuning.prediction import Prediction, finalists, predict
-from vllm_eagle_pangu.tuning.probing import DEPTHS, Probes, StepCost, probe
-from vllm_eagle_pangu.tuning.race import Say, race
-from vllm_eagle_pangu.tuning.recording import BATCH_SIZE, Recording, record
 from vllm_eagle_pangu.tuning.settings import Prompt, Settings, encode
+
+LARGEST = (4, 5, 16)
+CHAINS, SHAPES = (2, 4, 6), ((2, 3, 6), (3, 3, 8), LARGEST)
+# With `--sweep`: from narrow to wide, shallow to deep.
+SWEEP_CHAINS = range(1, 9)
+SWEEP = (
+    *((2, 2, 4), (2, 3, 6), (2, 4, 8), (2, 6, 10), (3, 3, 8), (3, 4, 8), (3, 5, 12), (3, 7, 14)),
+    *((4, 4, 10), (4, 5, 12), LARGEST, (4, 6, 20), (6, 4, 16), (6, 6, 24), (8, 6, 32)),
+)
+# Drafts end where two steps of so many tokens no longer fit.
+ROOM = 2 * (max(SWEEP_CHAINS) + 1)
+# Of plain decoding in a round, and rounds that count: ten seconds of each method.
+SECONDS, ROUNDS = 2.5, 4
+
+# Of `measure`.
+Row = dict[str, Any]
 
 
 @dataclass
 class Outcome:
-    """Everything that was measured; by batch size where there is one."""
+    """Everything that was measured, by batch size, and what adaptive trees believe there."""
 
     settings: Settings
     device: str
+    prompts: int
     seconds: float = 0.0
-    prompts: int = 0
-    positions: int = 0
-    costs: dict[int, StepCost] = field(default_factory=dict)
-    predicted: dict[int, list[Prediction]] = field(default_factory=dict)
-    raced: dict[int, dict] = field(default_factory=dict)
-    swept: dict[int, Sweep] = field(default_factory=dict)
+    measured: dict[int, dict[Method, Row]] = field(default_factory=dict)
+    accounts: dict[int, Account] = field(default_factory=dict)
+
+    @property
+    def ratios(self) -> Ratios:
+        """See `Ratios`."""
+        return {
+            batch: {method: row["ratio"] for method, row in rows.items()}
+            for batch, rows in self.measured.items()
+        }
 
     @property
     def choice(self) -> Choice:
-        return Choice.of(self.raced)
+        return Choice.of(self.ratios)
 
 
-class Progress:
-    """Lines on stdout with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self.begin = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.begin
-
-    def __call__(self, line: str) -> None:
-        print(f"[{self.seconds:4.0f} s] {line}", flush=True)
+def methods(device: str, sweep: bool) -> list[Method]:
+    """What is compared with plain decoding."""
+    chains, shapes = (SWEEP_CHAINS, SWEEP) if sweep else (CHAINS, SHAPES)
+    follows = [adaptive(LARGEST)] if device == "cpu" else []
+    return [*map(chain, chains), *map(tree, shapes), *follows]
 
 
 def tune(settings: Settings) -> Outcome:
@@ -57,77 +67,77 @@ def tune(settings: Settings) -> Outcome:
 
     Raises ValueError for what the user can mend: prompts, engine arguments, refused targets.
     """
-    say = Progress()
-    # The recording looks D tokens ahead; trees are drafted while two steps of D+1 tokens fit.
-    prompts, length = encode(settings, settings.tokens + 3 * grid.DEPTH + 3)
+    begin = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - begin:4.0f} s] {line}", flush=True)
+
+    prompts, length = encode(settings, settings.tokens + settings.tokens // 2 + ROOM)
     engines = Engines(settings, length)
-    outcome = Outcome(settings, engines.device, prompts=len(prompts))
+    outcome = Outcome(settings, engines.device, len(prompts))
     say(f"{len(prompts)} prompts of {min(map(len, prompts))} to {max(map(len, prompts))} tokens")
-    recording = _record(engines, prompts, outcome, say)
-    tau = cache(recording.tau)
-    for batch in settings.batch_sizes:
-        outcome.costs[batch] = cost = _cost(engines, prompts, batch, say)
-        outcome.predicted[batch] = predict(tau, cost)
-        _say_predicted(outcome.predicted[batch][:3], batch, say)
-    for batch, methods in finalists(outcome.predicted).items():
-        say(f"batch {batch}: {len(methods)} methods in engines of their own")
-        outcome.raced[batch] = times = race(engines, methods, prompts, batch, say)
-        _say_raced(times, batch, say)
-    if settings.sweep:
-        for batch, method in outcome.choice.best.items():
-            names = candidates(batch, engines.device)
-            outcome.swept[batch] = swept = sweep(engines, method, names, prompts, batch, say)
-            say(f"batch {batch}: {method.title} reaches {swept.reached:.3f} of the sweep's best")
-    for line in verdict(outcome.raced, outcome.choice):
+    left = methods(engines.device, settings.sweep)
+    while left:
+        left = _run(left, engines, prompts, outcome, say)
+    for line in verdict(outcome.ratios, outcome.choice):
         say(line)
-    outcome.seconds = say.seconds
+    outcome.seconds = time.monotonic() - begin
     return outcome
 
 
-def _record(engines: Engines, prompts: Sequence[Prompt], outcome: Outcome, say: Say) -> Recording:
+def _run(
+    left: list[Method],
+    engines: Engines,
+    prompts: list[Prompt],
+    outcome: Outcome,
+    say: Callable[[str], None],
+) -> list[Method]:
+    """As many of them as memory holds beside plain decoding, at every batch size; the others.
+
+    Methods of vLLM's whose engine does not start are left out.
+    """
+    with ExitStack() as stack:
+        loops = [_loop(PLAIN, stack, engines, prompts)]
+        together = engines.beside()
+        for method in left[:together]:
+            try:
+                loops.append(_loop(method, stack, engines, prompts))
+            except Exception as error:
+                # Not every target that a tree runs on is one that vLLM's eagle3 runs on.
+                if not method.is_vllms:
+                    raise
+                say(f"{method.title}: left out, vLLM does not start it: {error}")
+        names = ", ".join(loop.method.title for loop in loops)
+        say(f"{len(loops)} engines take turns: {names}")
+        of_name = {loop.method.name: loop for loop in loops}
+        for batch in outcome.settings.batch_sizes:
+            rows = outcome.measured.setdefault(batch, {})
+            for row in measure(loops, [batch], SECONDS, ROUNDS, warm=True):
+                method = of_name[row["method"]].method
+                # Of plain decoding beside each group, the first.
+                rows.setdefault(method, row)
+                say(_line(method, row))
+            for loop in loops:
+                if loop.method.kind == "adaptive":
+                    account = loop.llm.runner.step.policy.account(batch)
+                    outcome.accounts[batch] = account
+                    say(explained(batch, account))
+    return left[together:]
+
+
+def _loop(method: Method, stack: ExitStack, engines: Engines, prompts: list[Prompt]) -> Loop:
     settings = engines.settings
-    widest = grid.largest(0)
-    with engines.open(of_shape(widest).speculative_config(settings.head), BATCH_SIZE) as engine:
-        say("an engine is up; growing trees at every token of the completions")
-        recording = record(
-            engine, prompts, grid.WIDTHS, grid.DEPTH, settings.tokens, settings.temperature
-        )
-    outcome.positions = recording.positions
-    chain = recording.tau(TreeShape(1, 1, 1))
-    if chain is None:
-        mend = "give prompts that it has something to say to"
-        why = "the target ends every completion at once"
-        raise refusal("--prompts", settings.prompts, why, mend)
-    say(f"{recording.positions} tokens recorded; one draft a step gives tau {chain:.2f}")
-    return recording
+    llm = stack.enter_context(engines.open(method))
+    # A user's answers end where the target ends them, and what comes then is another text.
+    asked = requests(prompts, settings.tokens, settings.temperature, ignore_eos=False)
+    loop = Loop(method, llm, asked, max(settings.batch_sizes))
+    stack.enter_context(closing(loop.served))
+    return loop
 
 
-def _cost(engines: Engines, prompts: Sequence[Prompt], batch: int, say: Say) -> StepCost:
-    settings = engines.settings
-    budgets = grid.budgets(batch, engines.device)
-    widest = grid.largest(max(budgets))
-    with engines.open(of_shape(widest).speculative_config(settings.head), batch) as engine:
-        empty = Probes.empty(batch, grid.WIDTHS, DEPTHS, budgets)
-        probes = probe(engine, prompts, empty, settings.tokens, settings.temperature)
-    steps = sum(map(len, probes.verify_ms.values()))
-    cells = f"{len(probes.draft_ms)} growths and {len(budgets)} budgets"
-    say(f"batch {batch}: {steps} steps of {cells}")
-    return StepCost.fitted(probes, grid.DEPTH)
-
-
-def _say_predicted(best: Sequence[Prediction], batch: int, say: Say) -> None:
-    for p in best:
-        say(
-            f"batch {batch}: expected of {of_shape(p.shape).title}: tau {p.tau:.2f}, "
-            f"{p.draft_ms + p.verify_ms:.1f} ms a step, {p.tokens_per_s:.0f} tokens/s"
-        )
-
-
-def _say_raced(times: dict, batch: int, say: Say) -> None:
-    for method, figures in sorted(times.items(), key=lambda item: -item[1].tokens_per_s):
-        low, high = figures.range_per_s
-        tau = "" if figures.tau is None else f", tau {figures.tau:.2f}"
-        say(
-            f"batch {batch}: {method.title}: {figures.tokens_per_s:.0f} tokens/s "
-            f"({low:.0f} to {high:.0f}){tau}"
-        )
+def _line(method: Method, row: Row) -> str:
+    mean = "" if row["tau"] is None else f", tau {row['tau']:.2f}"
+    return (
+        f"batch {row['clients']}: {method.title}: {row['tokens_per_s']:.0f} tokens/s, "
+        f"{row['ratio']:.2f} x plain ({row['least']:.2f} to {row['most']:.2f}){mean}"
+    )

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose turn it is in closed loops, what counts, and what clients ask; engines stood in for."""
+
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+
+from vllm_eagle_pangu.measure.closed_loop import RAMP, TURNS, Loop, measure, requests
+from vllm_eagle_pangu.measure.engine import Served
+from vllm_eagle_pangu.measure.method import PLAIN, tree
+
+NARROW = tree((2, 3, 6))
+
+
+class Clock:
+    """An engine whose steps give each client so many tokens in a tenth of a second."""
+
+    def __init__(self, name, tokens, diary):
+        self.name, self.tokens, self.diary = name, tokens, diary
+        self.counts = {"drafts": 0, "accepted": 0}
+        self.runner, self.resumed = SimpleNamespace(stages=self), 0
+
+    def resume(self):
+        self.resumed += 1
+        self.diary.append(self.name)
+
+    def serve(self, asked, clients):
+        while True:
+            count = clients()
+            if self.tokens > 1:
+                self.counts["drafts"] += count
+                self.counts["accepted"] += count * (self.tokens - 1)
+            yield Served(0.1, count * self.tokens, [0.2])
+
+
+@pytest.fixture
+def loops():
+    diary = []
+    return [
+        Loop(m, Clock(c, t, diary), iter(()), 1) for m, c, t in ((PLAIN, "p", 1), (NARROW, "n", 2))
+    ]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_engines_take_turns_and_ratios_are_within_a_round(loops, warm):
+    plain, narrow = measure(loops, [3], seconds=1.6, rounds=2, warm=warm)
+    assert (plain["clients"], plain["method"], narrow["method"]) == (3, "plain", NARROW.name)
+    assert plain["tokens_per_s"] == pytest.approx(30) and plain["tau"] is None
+    assert plain["ratio"] == plain["least"] == plain["most"] == 1
+    assert narrow["ratio"] == pytest.approx(2) and narrow["tau"] == 2
+    assert narrow["ttft_ms"] == pytest.approx(200)
+    said = "".join(loops[0].llm.diary)
+    first = "p" if warm else ""
+    assert said[: len(first)] == first, "what plain decoding emits is a round's tokens"
+    pairs = said[len(first) :]
+    assert len(pairs) == 2 * TURNS * (2 + warm)
+    assert pairs[:6] == "pnnppn", "who begins changes"
+    # A first token in each step; of the warm round's none counts.
+    tokens = (3 * 16 if warm else 3 * RAMP) / TURNS
+    assert plain["answers"] == 2 * TURNS * -(-tokens // 3)
+
+
+def test_every_engine_is_asked_the_same_and_answers_differ_in_length():
+    prompts = [[1], [2, 3]]
+    greedy = list(islice(requests(prompts, 64, 0.0), 200))
+    assert greedy == list(islice(requests(prompts, 64, 0.0), 200))
+    lengths = {params["max_tokens"] for _, params in greedy}
+    assert min(lengths) >= 32 and max(lengths) <= 96 and len(lengths) > 20
+    assert all(params["ignore_eos"] and "seed" not in params for _, params in greedy)
+    sampled = list(islice(requests(prompts, 64, 0.8, ignore_eos=False), 200))
+    assert [params["seed"] for _, params in sampled] == list(range(200))
+    assert not any(params["ignore_eos"] for _, params in sampled)

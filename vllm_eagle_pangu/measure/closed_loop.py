@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that take turns to serve clients who ask again once they are answered.
+
+A turn has as many tokens as plain decoding emits in a part of a round; between two turns an engine
+stands still, with its requests in flight. Ratios are those of tokens per second within a round.
+Answers are of different lengths, so that no two clients stay in step.
+"""
+
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vllm_eagle_pangu.measure.engine import Engine
+from vllm_eagle_pangu.measure.method import PLAIN, Method
+from vllm_eagle_pangu.measure.statistics import tau
+from vllm_eagle_pangu.measure.turns import turns
+
+# Turns of each engine in a round; under a ramp a round has so many tokens for each client.
+TURNS, RAMP = 8, 32
+
+
+class Loop:
+    """An engine of a method and its `clients`, whose number may change."""
+
+    def __init__(self, method: Method, llm: Engine, asked: Iterator[Any], clients: int) -> None:
+        self.method, self.llm, self.clients = method, llm, clients
+        self.served = llm.serve(asked, lambda: self.clients)
+
+    def turn(self, tokens: float = float("inf"), seconds: float = float("inf")) -> dict[str, Any]:
+        """What it took to emit so many tokens, or as many as it emits in so many seconds."""
+        before, emitted, took, first = dict(self.llm.counts), 0, 0.0, list[float]()
+        if hasattr(self.llm.runner, "stages"):
+            self.llm.runner.stages.resume()
+        while emitted < tokens and took < seconds:
+            step = next(self.served)
+            emitted, took = emitted + step.tokens, took + step.seconds
+            first += step.first
+        counts = {name: count - before[name] for name, count in self.llm.counts.items()}
+        return {"tokens": emitted, "seconds": took, "first": first, **counts}
+
+
+def requests(
+    prompts: Sequence[Sequence[int]], tokens: int, temperature: float, ignore_eos: bool = True
+) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
+    """Prompts with their parameters, without end, and the same ones every time.
+
+    Answers have half of so many `tokens` to one and a half; less where the target ends them and
+    that is not ignored.
+    """
+    choose, seed = random.Random(0), 0
+    while True:
+        length = choose.randint(tokens // 2, tokens + tokens // 2)
+        params = {"max_tokens": length, "ignore_eos": ignore_eos, "temperature": temperature}
+        yield choose.choice(prompts), params | ({"seed": seed} if temperature else {})
+        seed += 1
+
+
+def measure(
+    loops: Sequence[Loop], batches: Sequence[int], seconds: float, rounds: int, warm: bool
+) -> Iterator[dict[str, Any]]:
+    """Of each number of clients and each method a row; the first of `loops` is plain decoding.
+
+    `seconds`: that plain decoding takes for its turns of a round. `warm`: a round more comes first,
+    which does not count; without it the clients come and go while it is measured.
+    """
+    for batch in batches:
+        for loop in loops:
+            loop.clients = batch
+        # Under a ramp nobody is served before the others, as then come the new clients' prompts.
+        tokens = loops[0].turn(seconds=seconds)["tokens"] if warm else RAMP * batch
+        took: dict[str, list[list[dict[str, Any]]]] = {loop.method.name: [] for loop in loops}
+        for turn, _, order in turns(loops, range(TURNS), rounds + warm):
+            for loop in order:
+                of_loop = took[loop.method.name]
+                if turn == len(of_loop):
+                    of_loop.append([])
+                of_loop[turn].append(loop.turn(tokens / TURNS))
+        plain = [speed(turns_of) for turns_of in took[PLAIN.name][warm:]]
+        for name, of_loop in took.items():
+            speeds = [speed(turns_of) for turns_of in of_loop[warm:]]
+            ratios = [one / other for one, other in zip(speeds, plain, strict=True)]
+            mine = [turn for turns_of in of_loop[warm:] for turn in turns_of]
+            drafts, accepted = (sum(turn[key] for turn in mine) for key in ("drafts", "accepted"))
+            first = sorted(1e3 * each for turn in mine for each in turn["first"])
+            yield {
+                "clients": batch,
+                "method": name,
+                "tokens_per_s": statistics.median(speeds),
+                "ratio": statistics.median(ratios),
+                "least": min(ratios),
+                "most": max(ratios),
+                "tau": tau(drafts, accepted),
+                "ttft_ms": statistics.median(first) if first else None,
+                "ttft_p99_ms": first[int(0.99 * len(first))] if first else None,
+                "answers": len(first),
+            }
+
+
+def speed(turns_of: Sequence[dict[str, Any]]) -> float:
+    """Tokens per second of all these turns."""
+    tokens, seconds = (sum(turn[key] for turn in turns_of) for key in ("tokens", "seconds"))
+    return tokens / seconds
