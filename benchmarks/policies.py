@@ -49,6 +49,7 @@ OPS = Ops.bind("cpp")
 NOISE = 0.1
 # Steps with trees, or without, one behind the other; how often all is decoded to see what it takes.
 TURN, REPEATS = 8, 3
+PLAIN = FixedShape(None)
 # A number of rows that was seen less often is not believed.
 OFTEN = 5
 STEPS = 1500
@@ -320,13 +321,6 @@ class Service:
 # ---- who is compared ----
 
 
-class NoTrees(FixedShape):
-    """Plain decoding."""
-
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        return [None] * len(requests)
-
-
 class Always(AdaptiveShapes):
     """Adaptive trees, one for every request in every step.
 
@@ -412,7 +406,7 @@ def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
     depths = range(1, SHAPE.depth + 1)
     shapes = [TreeShape(4, depth, min(16, TreeShape(4, depth, 1).capacity)) for depth in depths]
     for batch in batches:
-        plain = settled(recorded, batch, NoTrees(SHAPE))
+        plain = settled(recorded, batch, PLAIN)
         fixed = {s: settled(recorded, batch, FixedShape(TreeShape(*s))) / plain for s in FIXED}
         told = [settled(recorded, batch, FixedShape(s), oracle=True) / plain for s in shapes]
         yield {
@@ -427,7 +421,7 @@ def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
 def ablate(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
     """By batch size, speed over plain decoding's as the policy's parts are added one by one."""
     for batch in batches:
-        plain = settled(recorded, batch, NoTrees(SHAPE))
+        plain = settled(recorded, batch, PLAIN)
         policies = {
             "fixed": FixedShape(SHAPE),
             "as many nodes as pay": Always(shared=False, depth=False),
@@ -459,7 +453,7 @@ def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
     for batch in batches:
         for name, (told, since, how) in cases.items():
             slow = how.get("slower", (0, 1.0))[1]
-            plain = settled(recorded, batch, NoTrees(SHAPE)) / slow
+            plain = settled(recorded, batch, PLAIN) / slow
             run = course(told, batch, AdaptiveShapes(SHAPE, OPS), 2 * STEPS, **how)
             end = speed(run, STEPS, 2 * STEPS)
             starts = range(since, STEPS, 10)

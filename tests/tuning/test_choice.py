@@ -25,17 +25,17 @@ def test_the_fastest_at_each_batch_size_and_the_fastest_over_all():
     assert chosen.best == {1: WIDE, 16: NARROW} and chosen.overall == NARROW
     assert mean_ratio(ratios, NARROW) == pytest.approx((1.5 * 1.4) ** 0.5)
     first, second = verdict(ratios, chosen)
-    assert first == "Fastest at batch 1, 16: tree W=2 D=3 M=6, 1.45 x plain."
-    assert second == "At batch 1 alone, tree W=4 D=5 M=16 is 1.33 x as fast as that."
+    assert first == "Fastest at batch 1, 16: tree-2-3-6, 1.45 x plain."
+    assert second == "At batch 1 alone, tree-4-5-16 is 1.33 x as fast as that."
 
 
 @pytest.mark.parametrize(
     ("fastest", "says"),
     [
         (PLAIN, "No speculation is fastest at batch 1: leave speculative_config out."),
-        (chain(3), "Fastest at batch 1: eagle3 K=3, 2.00 x plain."),
-        (own_chain(3), "Fastest at batch 1: chain 3, 2.00 x plain."),
-        (FOLLOWS, "Fastest at batch 1: adaptive W=4 D=5 M=16, 2.00 x plain."),
+        (chain(3), "Fastest at batch 1: chain-3, 2.00 x plain."),
+        (own_chain(3), "Fastest at batch 1: own-chain-3, 2.00 x plain."),
+        (FOLLOWS, "Fastest at batch 1: adaptive-4-5-16, 2.00 x plain."),
     ],
 )
 def test_chains_and_no_speculation_are_answers_too(fastest, says):
@@ -90,20 +90,20 @@ def test_files_hold_the_configuration_the_table_the_reasons_and_the_provenance(t
     assert [path.suffix for path in paths] == [".json", ".csv", ".md"]
     found = json.loads(out.read_text())
     assert found["speculative_config"] == WIDE.speculative_config("H")
-    assert TreeShape(4, 5, 16) == WIDE.shape and found["method"] == WIDE.title
+    assert TreeShape(4, 5, 16) == WIDE.shape and found["method"] == WIDE.name
     assert found["by_batch_size"]["1"]["ratio_to_plain"] == 2.0
     assert "adaptive" not in found["by_batch_size"]["1"]
-    assert found["by_batch_size"]["4"]["method"] == NARROW.title
+    assert found["by_batch_size"]["4"]["method"] == NARROW.name
     assert found["by_batch_size"]["4"]["adaptive"]["trees_per_s"] == 512.2
     assert found["by_batch_size"]["4"]["adaptive"]["pays"] is True
     assert found["provenance"]["versions"]["python"]
     chosen = [(one["clients"], one["method"], one["chosen"]) for one in found["measured"]]
     assert chosen == [
-        (1, WIDE.title, "overall"),
-        (1, NARROW.title, ""),
+        (1, WIDE.name, "overall"),
+        (1, NARROW.name, ""),
         (1, "plain", ""),
-        (4, NARROW.title, "best"),
-        (4, WIDE.title, "overall"),
+        (4, NARROW.name, "best"),
+        (4, WIDE.name, "overall"),
         (4, "plain", ""),
     ]
     with paths[1].open() as lines:
@@ -111,5 +111,5 @@ def test_files_hold_the_configuration_the_table_the_reasons_and_the_provenance(t
     assert [one["method"] for one in rows] == [method for _, method, _ in chosen]
     assert rows[0]["tau"] == "2.543" and rows[2]["tau"] == "", "plain decoding drafts nothing"
     text = paths[2].read_text()
-    assert "--speculative-config '{" in text and "| tree W=4 D=5 M=16 |" in text
+    assert "--speculative-config '{" in text and "| tree-4-5-16 |" in text
     assert explained(4, PAYS) in text

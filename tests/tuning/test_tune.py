@@ -55,20 +55,20 @@ def test_a_whole_run_compares_every_method_in_groups_and_says_why(settings, monk
     monkeypatch.setattr(tune, "ROUNDS", 1)
     measure(settings)
     said = capsys.readouterr().out
-    assert "eagle3 K=4: left out, vLLM does not start it: not this one" in said
-    assert "2 engines take turns: plain, eagle3 K=2" in said
-    assert f"3 engines take turns: plain, {tree((2, 3, 6)).title}, {FOLLOWS.title}" in said
+    assert "chain-4: left out, vLLM does not start it: not this one" in said
+    assert "2 engines take turns: plain, chain-2" in said
+    assert f"3 engines take turns: plain, {tree((2, 3, 6)).name}, {FOLLOWS.name}" in said
     out = settings.out
     assert out in said and "batch 2: trees " in said and "batch 1: trees " in said
 
     with open(out) as file:
         found = json.load(file)
-    titles = {method.title for method in (PLAIN, chain(2), tree((2, 3, 6)), FOLLOWS)}
+    names = {method.name for method in (PLAIN, chain(2), tree((2, 3, 6)), FOLLOWS)}
     for batch in settings.batch_sizes:
         rows = {row["method"]: row for row in found["measured"] if row["clients"] == batch}
-        assert rows.keys() == titles
+        assert rows.keys() == names
         assert all(rows["plain"][key] == 1 for key in ("ratio", "least", "most"))
-        assert rows["plain"]["tau"] is None and rows[tree((2, 3, 6)).title]["tau"] > 1
+        assert rows["plain"]["tau"] is None and rows[tree((2, 3, 6)).name]["tau"] > 1
         account = found["by_batch_size"][str(batch)]["adaptive"]
         assert min(account[key] for key in ("plain_s", "forward_s", "level_s", "rest_s")) > 0
         assert account["plain_per_s"] == pytest.approx(batch / account["plain_s"], rel=1e-3)

@@ -64,9 +64,9 @@ class TreePolicy(Protocol):
 
 @dataclass(frozen=True)
 class FixedShape(TreePolicy):
-    """The same shape for every request of every step."""
+    """The same shape for every request of every step, or no tree."""
 
-    tree: TreeShape
+    tree: TreeShape | None
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""

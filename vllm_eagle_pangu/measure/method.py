@@ -30,28 +30,11 @@ class Method:
 
     @property
     def name(self) -> str:
-        """In records and of files."""
-        if self.shape is not None and not self.is_chain:
+        """In records, tables and files."""
+        if self.shape is not None and self.kind != "own chain":
             end = "" if self.window is None else f"-window-{self.window}"
             return f"{self.kind}-{self.shape.width}-{self.shape.depth}-{self.shape.nodes}{end}"
         return self.kind.replace(" ", "-") + (f"-{self.length}" if self.length else "")
-
-    @property
-    def title(self) -> str:
-        """In the tuner's sentences and tables."""
-        if self.shape is not None and not self.is_chain:
-            return f"{self.kind} W={self.shape.width} D={self.shape.depth} M={self.shape.nodes}"
-        names = {
-            "chain": f"eagle3 K={self.length}",
-            "own chain": f"chain {self.length}",
-            "scheduled chain": f"eagle3 K<={self.length}",
-        }
-        return names.get(self.kind, self.kind)
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether it drafts one token per position, here or in vLLM's own drafter."""
-        return self.kind.endswith("chain")
 
     @property
     def is_vllms(self) -> bool:

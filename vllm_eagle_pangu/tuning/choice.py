@@ -46,11 +46,11 @@ def verdict(ratios: Ratios, choice: Choice) -> list[str]:
         says = [f"No speculation is fastest at batch {sizes}: leave speculative_config out."]
     else:
         factor = mean_ratio(ratios, chosen)
-        says = [f"Fastest at batch {sizes}: {chosen.title}, {factor:.2f} x plain."]
+        says = [f"Fastest at batch {sizes}: {chosen.name}, {factor:.2f} x plain."]
     for batch, method in sorted(choice.best.items()):
         if method != chosen:
             gain = ratios[batch][method] / ratios[batch][chosen]
-            says.append(f"At batch {batch} alone, {method.title} is {gain:.2f} x as fast as that.")
+            says.append(f"At batch {batch} alone, {method.name} is {gain:.2f} x as fast as that.")
     return says
 
 

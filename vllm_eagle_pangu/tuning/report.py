@@ -29,7 +29,7 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
     choice, head = outcome.choice, outcome.settings.head
     by_batch_size = {
         str(batch): {
-            "method": method.title,
+            "method": method.name,
             "speculative_config": method.speculative_config(head),
             **_rounded({"ratio_to_plain": outcome.ratios[batch][method]}),
         }
@@ -39,7 +39,7 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
         by_batch_size[str(batch)]["adaptive"] = _rounded(asdict(account))
     return {
         "speculative_config": choice.overall.speculative_config(head),
-        "method": choice.overall.title,
+        "method": choice.overall.name,
         "verdict": verdict(outcome.ratios, choice),
         "by_batch_size": by_batch_size,
         "measured": rows,
@@ -55,7 +55,7 @@ def table(outcome: Outcome) -> list[Row]:
     rows, choice = [], outcome.choice
     for batch, measured in outcome.measured.items():
         for method in sorted(measured, key=lambda method: -measured[method]["ratio"]):
-            row = _rounded(measured[method]) | {"method": method.title}
+            row = _rounded(measured[method]) | {"method": method.name}
             best = "best" if method == choice.best[batch] else ""
             rows.append(row | {"chosen": "overall" if method == choice.overall else best})
     return rows

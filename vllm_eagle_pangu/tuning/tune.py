@@ -106,8 +106,8 @@ def _run(
                 # Not every target that a tree runs on is one that vLLM's eagle3 runs on.
                 if not method.is_vllms:
                     raise
-                say(f"{method.title}: left out, vLLM does not start it: {error}")
-        names = ", ".join(loop.method.title for loop in loops)
+                say(f"{method.name}: left out, vLLM does not start it: {error}")
+        names = ", ".join(loop.method.name for loop in loops)
         say(f"{len(loops)} engines take turns: {names}")
         of_name = {loop.method.name: loop for loop in loops}
         for batch in outcome.settings.batch_sizes:
@@ -138,6 +138,6 @@ def _loop(method: Method, stack: ExitStack, engines: Engines, prompts: list[Prom
 def _line(method: Method, row: Row) -> str:
     mean = "" if row["tau"] is None else f", tau {row['tau']:.2f}"
     return (
-        f"batch {row['clients']}: {method.title}: {row['tokens_per_s']:.0f} tokens/s, "
+        f"batch {row['clients']}: {method.name}: {row['tokens_per_s']:.0f} tokens/s, "
         f"{row['ratio']:.2f} x plain ({row['least']:.2f} to {row['most']:.2f}){mean}"
     )
