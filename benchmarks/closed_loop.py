@@ -73,7 +73,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.5, help="of plain decoding's turns")
     parser.add_argument("--rounds", type=int, default=3, help="of turns, but for --ramp's one")
     parser.add_argument("--only", nargs="+", metavar="METHOD", help="beside plain decoding")
-    parser.add_argument("--save", action="store_true", help="in benchmarks/results")
+    further = "trees and adaptive trees beside these, such as adaptive-2-5-10"
+    parser.add_argument("--also", nargs="+", default=[], metavar="METHOD", help=further)
+    save_as = "in benchmarks/results, the name ending in WORD"
+    parser.add_argument("--save", nargs="?", const="", metavar="WORD", help=save_as)
     arguments = parser.parse_args()
     from transformers import AutoTokenizer
 
@@ -83,6 +86,9 @@ def main() -> None:
     methods = [*SWEEPS.get(arguments.pair, SWEEPS[""]), adaptive(LARGEST)]
     if arguments.only:
         methods = [method for method in methods if method.name in arguments.only]
+    for name in arguments.also:
+        kind, *shape = name.split("-")
+        methods.append({"tree": tree, "adaptive": adaptive}[kind](tuple(map(int, shape))))
     batches = [*arguments.batches, *(arguments.batches[-2::-1] if arguments.ramp else ())]
     options = {"dtype": "bfloat16", "max_num_seqs": max(batches), "max_num_batched_tokens": 1152}
     options["kv_cache_memory_bytes"] = 2**28
@@ -99,9 +105,10 @@ def main() -> None:
             print(json.dumps(row), flush=True)
             rows.append(row)
     print(table(rows))
-    if arguments.save:
+    if arguments.save is not None:
         kind = "ramp" if arguments.ramp else "closed-loop"
-        name = f"{kind}-{Path(arguments.pair).name}-{arguments.temperature:g}"
+        words = kind, Path(arguments.pair).name, f"{arguments.temperature:g}", arguments.save
+        name = "-".join(word for word in words if word)
         print(save(name, {"arguments": vars(arguments), "rows": rows}))
 
 
