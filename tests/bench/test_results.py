@@ -11,6 +11,7 @@ from vllm_eagle_pangu.bench import run as run_module
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
 from vllm_eagle_pangu.bench.experiments.base import (
     Bench,
+    Result,
     pays_until,
     record_errors,
     spread_verdict,
@@ -69,7 +70,10 @@ def answers(bench):
 
 
 def result_of(bench, key, records):
-    return next(kind for kind in EXPERIMENTS if kind.key == key)(bench).result(records)
+    experiment = next(kind for kind in EXPERIMENTS if kind.key == key)(bench)
+    result = Result(experiment.key, experiment.title)
+    experiment.fill(result, records)
+    return result
 
 
 def test_the_demo_measures_greedy_decoding_once_and_compares_within_an_interleaving(bench):

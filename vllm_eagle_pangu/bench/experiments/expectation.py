@@ -25,8 +25,7 @@ class Expectation(Experiment):
         methods = self.bench.methods()
         return [Group(self.key, "forwards", methods, prompts, forward_times=True)]
 
-    def result(self, records: list[Record]) -> Result:
-        result = Result(self.key, self.title)
+    def fill(self, result: Result, records: list[Record]) -> None:
         result.notes.append(
             "T(1 row) is the median whole step of plain decoding; T(rows) the median time of the "
             "target's forward and logits over all rows of a step, timed directly in the engine in "
@@ -48,7 +47,6 @@ class Expectation(Experiment):
                 f"bound it at {row['bound']:.2f}x; measured {row['measured']:.2f}x, "
                 f"{100 * row['fraction']:.0f} % of it."
             )
-        return result
 
     def _row(self, records: list[Record], method: Method, mine: Runs, plain: Runs) -> Row:
         figures, base = summary(mine, plain), summary(plain, {})
