@@ -52,12 +52,6 @@ def chats(of: pair.Pair, count: int) -> dict[str, list[list[int]]]:
     return {source: [chat.ids(prompt) for prompt in half] for source, half in halves.items()}
 
 
-def by_length(count: int) -> list[list[int]]:
-    """`count` of them, from the shortest to the longest."""
-    ordered = sorted(heldout_prompts(), key=len)
-    return [ordered[i * (len(ordered) - 1) // max(count - 1, 1)] for i in range(count)]
-
-
 def save(name: str, results: dict[str, Any]) -> Path:
     """Write `results` with their provenance to benchmarks/results/NAME.json."""
     path = Path(__file__).parent / "results" / f"{name}.json"

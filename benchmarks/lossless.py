@@ -14,11 +14,12 @@ import sys
 from functools import partial
 from itertools import chain
 
-from engines import SHAPES, by_length, chats, engine, save
+from engines import SHAPES, chats, engine, heldout_prompts, save
 
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.lossless import drawn, judged, prefilled
 from vllm_eagle_pangu.measure.method import PLAIN, tree
+from vllm_eagle_pangu.measure.prompts import spread
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def main() -> int:
         prompts = list(chain.from_iterable(chats(found, args.prompts).values()))
     else:
         # The ends made 3 and 900 tokens.
-        prompts = by_length(args.prompts)
+        prompts = spread(sorted(heldout_prompts(), key=len), args.prompts)
         prompts[0], prompts[-1] = prompts[0][:3], [*prompts[-1], *prompts[-2]][:900]
     start = partial(engine, of=found)
     lengths = sorted(map(len, prompts))

@@ -20,6 +20,8 @@ COMMANDS = (
     ("replay", "tracing.command", "say which invariant broke in a failure dump"),
     ("demo", "demo.options", "serve the demo pair, compare with plain decoding"),
 )
+# Of these a ValueError says what the user must mend; of the others it is our fault, and is traced.
+REFUSING = ("serve", "train", "bench", "tune", "report")
 
 
 def parser(chosen: str) -> argparse.ArgumentParser:
@@ -44,8 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser(given[0] if given else "").parse_args(given)
     try:
         return arguments.handler(arguments)
-    except FileNotFoundError as error:
-        print(f"eagle-pangu: {error}", file=sys.stderr)
+    except (ValueError, FileNotFoundError) as error:
+        if isinstance(error, ValueError) and arguments.command not in REFUSING:
+            raise
+        print(f"eagle-pangu {arguments.command}: {error}", file=sys.stderr)
         return 2
 
 

@@ -51,7 +51,7 @@ MODELS = {
 }
 
 
-class FetchError(RuntimeError):
+class FetchError(FileNotFoundError):
     """Why a model is not there, and what to do about it."""
 
 
@@ -71,13 +71,13 @@ def fetch(name: str) -> Path:
     missing = [reader for reader in READERS if find_spec(reader) is None]
     if missing:
         raise FetchError(
-            f"reading its file takes {' and '.join(missing)}: "
+            f"reading {name}'s file takes {' and '.join(missing)}: "
             f"{sys.executable} -m pip install {' '.join(missing)}"
         )
     models.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(models).free < model.needs:
         raise FetchError(
-            f"it takes {model.needs >> 20} MiB in {models}, where less is free: make room, "
+            f"{name} takes {model.needs >> 20} MiB in {models}, where less is free: make room, "
             f"or set {CACHE_DIR} to another folder"
         )
     with TemporaryDirectory(dir=models, prefix=f".{name}-") as work:
@@ -139,10 +139,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the folder; exit code 1 with the reason where there is none."""
-    try:
-        print(fetch(arguments.name))
-    except FetchError as error:
-        print(f"eagle-pangu: {arguments.name} is not there: {error}", file=sys.stderr)
-        return 1
+    """Prints the folder."""
+    print(fetch(arguments.name))
     return 0

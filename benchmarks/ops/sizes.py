@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from vllm_eagle_pangu.doctor.ops import leaves
 from vllm_eagle_pangu.kernels import (
     draft_batch,
     kv_commit,
@@ -130,12 +131,4 @@ def _attention(device: str) -> Iterator[Measurement]:
 
 def _bytes(value: Any) -> int:
     """Of the tensors in nested dataclasses, dicts and sequences."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, dict):
-        return sum(map(_bytes, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(_bytes, value))
-    if hasattr(value, "__dataclass_fields__"):
-        return sum(_bytes(getattr(value, name)) for name in value.__dataclass_fields__)
-    return 0
+    return sum(leaf.nbytes for leaf in leaves(value) if isinstance(leaf, torch.Tensor))

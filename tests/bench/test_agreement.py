@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two runs are put side by side, and what moved is named."""
 
-import argparse
 import json
 
 import pytest
 
 from vllm_eagle_pangu.bench.agreement import agreement
-from vllm_eagle_pangu.bench.command import add_arguments, run
+from vllm_eagle_pangu.cli import main
 
 NAMES = ("method", "speedup", "speedup_min", "speedup_max")
 
@@ -61,12 +60,10 @@ def test_what_only_one_run_has_is_counted(tmp_path):
 
 
 def test_the_command_prints_it_and_names_a_folder_without_results(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     folder = str(a_run(tmp_path / "a", ("tree", 2.0, 1.9, 2.1)))
-    assert run(parser.parse_args(["--compare", folder, folder])) == 0
+    assert main(["bench", "--compare", folder, folder]) == 0
     assert "1 of 1 speed-ups agree" in capsys.readouterr().out
-    assert run(parser.parse_args(["--compare", folder, str(tmp_path)])) == 2
+    assert main(["bench", "--compare", folder, str(tmp_path)]) == 2
     assert "no results.json there; name a finished run" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        parser.parse_args([])
+        main(["bench"])

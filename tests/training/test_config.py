@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from vllm_eagle_pangu import fetch
 from vllm_eagle_pangu.checked import checked, read_yaml
-from vllm_eagle_pangu.training.command import run
+from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.training.config import TrainConfig
 
 HEAD = "head: {taps: [1, 2], draft_vocab_size: 8, max_minutes: 1}\n"
@@ -55,7 +54,7 @@ def test_sections_become_typed_and_absent_stages_stay_none(tmp_path):
 
 
 def test_command_reports_a_bad_file_on_stderr_and_returns_2(tmp_path, capsys):
-    assert run(Namespace(config=written(tmp_path, "run_dir: r\nfoo: 1\n"))) == 2
+    assert main(["train", "--config", str(written(tmp_path, "run_dir: r\nfoo: 1\n"))]) == 2
     assert "foo=1: there is no such key" in capsys.readouterr().err
 
 
@@ -63,8 +62,8 @@ def test_a_model_that_cannot_be_fetched_is_said_on_stderr(tmp_path, capsys, monk
     monkeypatch.setenv("EAGLE_PANGU_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(fetch, "READERS", ("a_library_that_nobody_has",))
     text = f"run_dir: {tmp_path / 'run'}\ntarget_model: smollm2\ntexts: [x]\nanswers: {{}}\n"
-    assert run(Namespace(config=written(tmp_path, text))) == 2
-    assert "eagle-pangu train: reading its file takes a_library" in capsys.readouterr().err
+    assert main(["train", "--config", str(written(tmp_path, text))]) == 2
+    assert "eagle-pangu train: reading smollm2's file takes a_library" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(Path("configs/train").glob("*.yaml"), key=str))

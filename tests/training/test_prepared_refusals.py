@@ -7,7 +7,6 @@ By the real command, stage head alone, on a folder that has everything.
 import json
 import resource
 import shutil
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,9 +17,9 @@ import torch
 from datasets import load_from_disk
 from safetensors.torch import load_file, save_file
 
+from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.training import answers, hidden_states
-from vllm_eagle_pangu.training.command import run
 from vllm_eagle_pangu.training.config import AnswersConfig
 from vllm_eagle_pangu.training.hidden_states import Teacher, load_rows, states_file
 from vllm_eagle_pangu.training.run_folder import Ranks
@@ -50,7 +49,7 @@ def train(tmp_path, tiny_llama, capsys) -> Callable[..., str]:
     def train(**head) -> str:
         general = {"run_dir": str(tmp_path / "run"), "target_model": str(tiny_llama), "threads": 1}
         (tmp_path / "head.yaml").write_text(json.dumps({**general, "head": HEAD | head}))
-        code = run(Namespace(config=tmp_path / "head.yaml"))
+        code = main(["train", "--config", str(tmp_path / "head.yaml")])
         said = capsys.readouterr().err
         assert code in (0, 2)
         return said if code else ""
@@ -148,7 +147,7 @@ def test_another_target_of_the_same_shapes(train, tmp_path, tiny_llama, capsys):
     text = (tmp_path / "head.yaml").read_text().replace(str(tiny_llama), str(other))
     (tmp_path / "other.yaml").write_text(text)
     before = contents(tmp_path / "run")
-    assert run(Namespace(config=tmp_path / "other.yaml")) == 2
+    assert main(["train", "--config", str(tmp_path / "other.yaml")]) == 2
     assert "was prepared with another target: " in capsys.readouterr().err
     assert contents(tmp_path / "run") == before
 

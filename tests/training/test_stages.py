@@ -2,7 +2,6 @@
 """The stages end to end on tiny files: a corpus and a target of our own, a head for a user's."""
 
 import json
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.training import corpus
-from vllm_eagle_pangu.training.command import run
 from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.hidden_states import load_rows
 from vllm_eagle_pangu.training.token_stream import read_texts
@@ -67,15 +66,16 @@ def fake_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def write(path: Path, text: str) -> Namespace:
+def write(path: Path, text: str) -> list[str]:
+    """The command line that trains by `text`."""
     path.write_text(text)
-    return Namespace(config=path)
+    return ["train", "--config", str(path)]
 
 
 @pytest.mark.engine
 def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_package):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    assert run(write(tmp_path / "demo.yaml", RECIPE.format(run=ours))) == 0
+    assert main(write(tmp_path / "demo.yaml", RECIPE.format(run=ours))) == 0
     tokenizer = Tokenizer.from_file(str(ours / "corpus" / "tokenizer" / "tokenizer.json"))
     held_out = (ours / "corpus" / "heldout.txt").read_text().split()
     text = tokenizer.decode(np.load(ours / "corpus" / "tokens.npy").tolist())
@@ -87,7 +87,7 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     assert AutoTokenizer.from_pretrained(target)("a\n    b").input_ids[0] == 1
 
     recipe = HEAD_RECIPE.format(run=theirs, target=target, texts=fake_package / "*.py")
-    assert run(write(tmp_path / "head.yaml", recipe)) == 0
+    assert main(write(tmp_path / "head.yaml", recipe)) == 0
     head = load_head(theirs / "head" / "draft")
     assert len(head.target_ids) == 64 and head.config.eagle_aux_hidden_state_layer_ids == [
         1,
@@ -120,11 +120,11 @@ answers: {{prompts: {asked}, samples: {samples}, max_tokens: 4, batch: 1,
   max_model_len: 64, kv_cache_bytes: 16777216}}
 """.format
     told = {"run": tmp_path / "run", "asked": tmp_path / "asked.jsonl", "target": tiny_pangu}
-    assert run(write(tmp_path / "a.yaml", recipe(samples=3, **told))) == 0
+    assert main(write(tmp_path / "a.yaml", recipe(samples=3, **told))) == 0
     rows = load_rows(tmp_path / "run" / "prepared")
     asked = {tuple(row["input_ids"][: -int(row["loss_mask"].sum())].tolist()) for row in rows}
     assert len(rows) == 3 and len(asked) == 2
-    assert run(write(tmp_path / "b.yaml", recipe(samples=4, **told))) == 2
+    assert main(write(tmp_path / "b.yaml", recipe(samples=4, **told))) == 2
     assert "was prepared with another answers" in capsys.readouterr().err
 
 
@@ -144,7 +144,7 @@ def test_a_package_that_is_not_installed_is_named():
 
 def test_a_head_without_generated_samples_names_the_missing_stage(tmp_path, capsys):
     recipe = f"run_dir: {tmp_path}\nhead: {{taps: [1], draft_vocab_size: 4, max_tokens: 1}}\n"
-    assert run(write(tmp_path / "head.yaml", recipe)) == 2
+    assert main(write(tmp_path / "head.yaml", recipe)) == 2
     assert "add an answers section" in capsys.readouterr().err
 
 

@@ -52,15 +52,10 @@ def read_records(folder: Path) -> dict[Key, Record]:
     return found
 
 
-def merged(records: Iterable[Record]) -> list[Record]:
-    """Sorted by key: the same list however many ranks wrote it."""
-    return sorted(records, key=key_of)
-
-
 def write_counts(records: Iterable[Record], path: Path) -> None:
     """The records without their times, as CSV; the output as a digest of its token ids."""
     rows = []
-    for record in merged(records):
+    for record in records:
         if "output_ids" in record:
             digest = hashlib.sha256(json.dumps(record["output_ids"]).encode()).hexdigest()[:16]
             rows.append({**{name: record[name] for name in (*KEY, *COUNTS)}, "output": digest})

@@ -19,7 +19,7 @@ from vllm_eagle_pangu.bench.experiments.expectation import Expectation
 from vllm_eagle_pangu.bench.experiments.stages import Stages
 from vllm_eagle_pangu.bench.experiments.sweeps import Budget, Window
 from vllm_eagle_pangu.bench.experiments.throughput import Temperature, Throughput
-from vllm_eagle_pangu.bench.records import merged, read_records, record_file
+from vllm_eagle_pangu.bench.records import key_of, read_records, record_file
 from vllm_eagle_pangu.bench.results import write_results
 from vllm_eagle_pangu.bench.session import Session
 from vllm_eagle_pangu.bench.sharding import APPEAR_S, Rank, locked, wait_for_others
@@ -160,7 +160,8 @@ def _claim(out: Path, config: BenchConfig, rank: Rank, resume: bool) -> None:
 def _conclude(bench: Bench, experiments: list[Experiment], missing: dict[int, list[str]]) -> int:
     """Write what was found. 0, or 1 where anything failed."""
     out = bench.out
-    records = merged(read_records(out).values())
+    # The same list however many ranks wrote it.
+    records = sorted(read_records(out).values(), key=key_of)
     results = sorted((one.concluded(records) for one in experiments), key=lambda one: one.key)
     write_results(facts(), asdict(bench.config), results, missing, records, out)
     for rank, prompts in missing.items():

@@ -18,7 +18,6 @@ REQUEST_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Completion:
-    text: str
     prompt_ids: list[int]
     ids: list[int]
     seconds: float
@@ -72,7 +71,7 @@ class Client:
         seconds = time.perf_counter() - begin
         found = len(choice.token_ids)
         assert found == tokens or (self.ends and found < tokens), f"{found} tokens, not {tokens}"
-        return Completion(choice.text, choice.prompt_token_ids, choice.token_ids, seconds)
+        return Completion(choice.prompt_token_ids, choice.token_ids, seconds)
 
     def stream(self, prompt: str, tokens: int) -> Iterator[tuple[str, list[int]]]:
         """Text and token ids of each chunk of a streamed completion."""

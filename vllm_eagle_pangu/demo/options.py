@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="swap one token of what the tree answered for one that the target would never say: "
         "the demo must name it and end with 1",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write every figure to this file")
     actions = parser.add_subparsers(dest="action", metavar="[paths]")
     actions.add_parser("paths", help="print the folders of the pair as JSON")
 

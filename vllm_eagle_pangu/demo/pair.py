@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_eagle_pangu.fetch import MODELS, FetchError, fetch
+from vllm_eagle_pangu.fetch import MODELS, fetch
 from vllm_eagle_pangu.measure.prompts import (
     INSTRUCTIONS,
     Conversations,
@@ -57,10 +57,7 @@ def find(name: str | None = None) -> Pair:
         FileNotFoundError: a part is missing, or a published target cannot be fetched; names it.
     """
     if name in MODELS:
-        try:
-            pair = Pair(fetch(name), HEADS / name, INSTRUCTIONS, chat=True)
-        except FetchError as error:
-            raise FileNotFoundError(f"{name} is not there: {error}") from error
+        pair = Pair(fetch(name), HEADS / name, INSTRUCTIONS, chat=True)
     else:
         shipped = name in (None, DEMO)
         root = SHIPPED if shipped else Path(str(name)).resolve()

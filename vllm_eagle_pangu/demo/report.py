@@ -8,11 +8,9 @@ from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.demo import options
 from vllm_eagle_pangu.demo.client import Client, Record
 from vllm_eagle_pangu.measure.files import aligned
-from vllm_eagle_pangu.measure.server import server_environment, server_flags
 from vllm_eagle_pangu.ties import Difference
 
 PROMPT_LINES = 4
-COMPLETION_LINES = 10
 ENDS = "\x1b[0m"
 
 METHOD = f"""\
@@ -27,32 +25,22 @@ lies no farther behind float32's best than that allows."""
 Differences = dict[str, dict[int, Difference]]
 
 
-def completion(prompt: str, text: str, chunks: list[int]) -> str:
-    """The end of the prompt behind bars, its completion behind arrows, and how it streamed in."""
-    first, *further = text.splitlines() or [""]
-    *before, last = prompt.splitlines()[-PROMPT_LINES:]
-    dropped = ["..."] if len(further) > COMPLETION_LINES else []
-    lines = [f"  | {line}" for line in [*before, last + first]]
-    lines += [f"  > {line}" for line in [*further[:COMPLETION_LINES], *dropped]]
-    return "\n".join([*lines, f"  ({sum(chunks)} tokens streamed in {len(chunks)} chunks)\n"])
-
-
-def spoken(prompt: str, chunks: Iterable[tuple[str, list[int]]]) -> tuple[list[int], list[int]]:
+def spoken(prompt: str, chunks: Iterable[tuple[str, list[int]]]) -> list[int]:
     """Print an answer as it comes, what each step of the engine accepted as one piece: in turns of
-    two colours on a terminal, else between bars. Sizes of the chunks, and all token ids.
+    two colours on a terminal, else between bars. The ids of all its tokens.
 
     `chunks`: text and token ids of each.
     """
     marks = ("\x1b[36m", "\x1b[33m") if sys.stdout.isatty() else ("", "|")
     print("\n".join(f"  | {line}" for line in prompt.splitlines()[-PROMPT_LINES:]), end="\n  > ")
-    sizes, ids = list[int](), list[int]()
+    ids, count = list[int](), 0
     for text, part in chunks:
-        mark = marks[len(sizes) % 2 if marks[0] else bool(sizes)]
+        mark = marks[count % 2 if marks[0] else bool(count)]
         print(mark + text.replace("\n", "\n  > "), end="", flush=True)
-        sizes.append(len(part))
         ids += part
-    print(f"{ENDS if marks[0] else ''}\n  ({len(ids)} tokens in {len(sizes)} pieces)\n", flush=True)
-    return sizes, ids
+        count += 1
+    print(f"{ENDS if marks[0] else ''}\n  ({len(ids)} tokens in {count} pieces)\n", flush=True)
+    return ids
 
 
 def differences(
@@ -104,34 +92,6 @@ def comparison(
         lines += [f"{name}, prompt {index}: {_judgement(d)}" for index, d in sorted(found.items())]
     alike = "the same" if streams_alike else "OTHER"
     return "\n".join([*lines, f"Streamed answers of the tree: {alike} tokens.", METHOD])
-
-
-def figures(
-    records: dict[str, Record],
-    chains: list[Record],
-    rounding: ties.Rounding,
-    differing: Differences,
-) -> dict[str, object]:
-    """Everything measured, for a file."""
-
-    def one(record: Record) -> dict[str, object]:
-        seconds = {i: [run.seconds for run in runs] for i, runs in record.completions.items()}
-        speed = record.tokens_per_second()
-        return {"tokens_per_second": speed, "tau": record.tau(), "seconds": seconds}
-
-    return {
-        "methods": {name: one(record) for name, record in records.items()},
-        "chains": {record.name: one(record) for record in chains},
-        "rounding": vars(rounding),
-        "differences": {
-            name: {
-                index: vars(d) | {"wrong": d.wrong, "near_tie": d.near_tie}
-                for index, d in found.items()
-            }
-            for name, found in differing.items()
-        },
-        "settings": {"flags": server_flags(), "environment": server_environment()},
-    }
 
 
 def _tau(record: Record) -> str:

@@ -3,10 +3,8 @@
 
 import argparse
 import contextlib
-import json
 import sys
 import time
-from pathlib import Path
 
 from openai import OpenAIError
 
@@ -43,19 +41,12 @@ def ready(
     return clients
 
 
-def show(client: Client, prompts: list[str], tokens: int, chat: bool) -> bool:
+def show(client: Client, prompts: list[str], tokens: int) -> bool:
     """Print every completion of the tree; whether streaming gave the same tokens."""
     same = True
     for prompt in prompts:
         whole = client.complete(prompt, tokens)
-        chunks = client.stream(prompt, tokens)
-        if chat:
-            sizes, ids = report.spoken(prompt, chunks)
-        else:
-            parts = [ids for _, ids in chunks]
-            sizes, ids = [len(part) for part in parts], [token for part in parts for token in part]
-            print(report.completion(prompt, whole.text, sizes), flush=True)
-        same = same and ids == whole.ids
+        same = report.spoken(prompt, client.stream(prompt, tokens)) == whole.ids and same
     return same
 
 
@@ -116,7 +107,7 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         drafting = Method("tree", arguments.nodes).speculative_config(str(found.draft))
         both = [Server(TREE, found.target, drafting), Server(PLAIN, found.target, None)]
         clients = ready(stack, both, prompts[0], tokens, found.chat)
-        streams_alike = show(clients[TREE], prompts, tokens, found.chat)
+        streams_alike = show(clients[TREE], prompts, tokens)
         chains, best = sweep(
             stack, found, arguments.chains, prompts[: options.SWEEP_PROMPTS], tokens
         )
@@ -133,8 +124,5 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         differences = report.differences(records, records[PLAIN], exact, rounding.bound)
     print(report.sweep_table(chains, best.server.name))
     print(report.comparison(records, rounding, differences, streams_alike))
-    if arguments.json:
-        figures = report.figures(records, chains, rounding, differences)
-        Path(arguments.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     honest = all(d.near_tie for by_prompt in differences.values() for d in by_prompt.values())
     return 0 if honest and streams_alike else 1

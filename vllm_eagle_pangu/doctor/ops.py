@@ -205,17 +205,17 @@ def _assert_close(got: Any, expected: Any, tolerance: float = 0.0) -> None:
     import torch
 
     exact = {"rtol": 0.0, "atol": tolerance, "equal_nan": True, "check_device": False}
-    torch.testing.assert_close(list(_leaves(got)), list(_leaves(expected)), **exact)
+    torch.testing.assert_close(list(leaves(got)), list(leaves(expected)), **exact)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """Tensors and numbers of nested dataclasses, dictionaries and tuples, in order."""
+def leaves(value: Any) -> Iterator[Any]:
+    """Tensors and numbers of nested dataclasses, dictionaries and sequences, in order."""
     if dataclasses.is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
         value = tuple(value.values())
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         for part in value:
-            yield from _leaves(part)
+            yield from leaves(part)
     else:
         yield value

@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -157,6 +158,7 @@ class ProcessGroup:
             raise RuntimeError(f"process group {self.process.pid} could not be ended")
 
 
+@dataclass(eq=False)
 class Server:
     """vLLM's OpenAI server on a free loopback port; a context manager.
 
@@ -165,19 +167,12 @@ class Server:
     the same time; `wait` blocks until ready.
     """
 
-    def __init__(
-        self,
-        name: str,
-        target: Path,
-        speculative: dict[str, object] | None,
-        flags: Sequence[str] = (),
-    ) -> None:
-        self.name = name
-        self.target = target
-        self.speculative = speculative
-        self.flags = flags
-        self.port = free_port()
-        self.group: ProcessGroup | None = None
+    name: str
+    target: Path
+    speculative: dict[str, object] | None
+    flags: Sequence[str] = ()
+    port: int = field(default_factory=free_port)
+    group: ProcessGroup | None = None
 
     @property
     def url(self) -> str:

@@ -47,18 +47,6 @@ def acceptance_rate(accepted: int, drafts: int, full_drafts: int) -> float | Non
 
 
 def expected_tokens(alpha: float, length: int) -> float:
-    """Tokens per step of a chain of K = `length` (Leviathan et al. 2023, equation 1).
-
-    (1 - alpha^(K+1)) / (1 - alpha): 1 + alpha + ... + alpha^K, the bonus token included.
-    """
-    if alpha == 1:
-        return float(length + 1)
-    return (1 - alpha ** (length + 1)) / (1 - alpha)
-
-
-def speedup_bound(tokens: float, plain_step_ms: float, forward_ms: float) -> float:
-    """The speed-up were a step nothing but its target forward.
-
-    `tokens` per step, against `plain_step_ms` per token; `forward_ms` over all rows of the step.
-    """
-    return tokens * plain_step_ms / forward_ms
+    """Tokens per step of a chain of K = `length`, the bonus token included (Leviathan et al. 2023,
+    equation 1)."""
+    return sum(alpha**accepted for accepted in range(length + 1))

@@ -133,12 +133,8 @@ def folders(target: str, head: str) -> tuple[str, str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Become vLLM's server: signals and the exit code are vLLM's."""
-    try:
-        target, head = folders(arguments.target, arguments.head)
-        chosen = plan(target, head, arguments.flags, os.environ)
-    except ValueError as error:
-        print(f"eagle-pangu serve: {error}", file=sys.stderr)
-        return 2
+    target, head = folders(arguments.target, arguments.head)
+    chosen = plan(target, head, arguments.flags, os.environ)
     command = chosen.command()
     print(chosen.line(), flush=True)
     if command[1] == "-m":

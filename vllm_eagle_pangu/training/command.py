@@ -7,7 +7,6 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from vllm_eagle_pangu.checked import checked, read_yaml
-from vllm_eagle_pangu.fetch import FetchError
 from vllm_eagle_pangu.training.config import TrainConfig
 
 
@@ -19,14 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the stages, or go on with them. 1 where the engine dies, 2 on a bad configuration."""
+    """Run the stages, or go on with them. 0, or 1 where the engine dies."""
     from vllm_eagle_pangu.training.stages import run_stages  # torch takes seconds to import
 
     try:
         run_stages(checked(TrainConfig, read_yaml(args.config)))
-    except (ValueError, FileNotFoundError, FetchError) as error:
-        print(f"eagle-pangu train: {error}", file=sys.stderr)
-        return 2
     except BrokenProcessPool:
         print("eagle-pangu train: vLLM's engine ended; what it said is above", file=sys.stderr)
         return 1

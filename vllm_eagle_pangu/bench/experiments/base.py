@@ -116,7 +116,8 @@ class Experiment:
     def after(self, session: Session, records: list[Record]) -> None:
         """Measured by rank 0 alone, once every rank's records are there."""
 
-    def result(self, records: list[Record]) -> Result:
+    def fill(self, result: Result, records: list[Record]) -> None:
+        """Put into `result`, which is empty, what the records say."""
         raise NotImplementedError
 
     def tried(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -129,11 +130,12 @@ class Experiment:
 
     def concluded(self, records: list[Record]) -> Result:
         """The result, or why there is none, and whatever failed on the way."""
+        result = Result(self.key, self.title)
         try:
-            result = self.result(records)
+            self.fill(result, records)
         except Exception as error:
-            result = Result(self.key, self.title)
-            result.errors.append(f"no result: {type(error).__name__}: {error}")
+            reason = f"no result: {type(error).__name__}: {error}"
+            result = Result(self.key, self.title, errors=[reason])
         result.errors += self.errors + record_errors(records, self.key)
         return result
 

@@ -118,8 +118,7 @@ class Concurrency(Experiment):
                     session.record(key, {"error": str(error)})
             print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
 
-    def result(self, records: list[Record]) -> Result:
-        result = Result(self.key, self.title)
+    def fill(self, result: Result, records: list[Record]) -> None:
         runs: dict[tuple[int, str], dict[int, Record]] = defaultdict(dict)
         for record in records:
             if record["experiment"] == self.key and "error" not in record:
@@ -138,7 +137,6 @@ class Concurrency(Experiment):
             if method != PLAIN.name:
                 rows = [row for row in result.rows if row["method"] == method]
                 result.conclusions += pays_until(method, rows, "concurrency")
-        return result
 
 
 def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Record]) -> Row:

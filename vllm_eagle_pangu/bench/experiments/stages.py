@@ -34,8 +34,7 @@ class Stages(Experiment):
             Group(self.key, "traced", methods, self.bench.some(self.config.prompts), traced=True)
         ]
 
-    def result(self, records: list[Record]) -> Result:
-        result = Result(self.key, self.title)
+    def fill(self, result: Result, records: list[Record]) -> None:
         result.notes.append(
             "Stages from the traces of requests alone in their step, warm-up left out; the whole "
             "step as the caller of the engine sees it, tracing included. Quantiles of the stages "
@@ -52,7 +51,6 @@ class Stages(Experiment):
                 if method != PLAIN and not stages:
                     result.errors.append(f"{method.name}: its traces hold no stage times")
         result.conclusions = _conclusions(result.rows)
-        return result
 
     def _traces(self, method: str) -> Iterable[dict[str, Any]]:
         for manifest in sorted(self.bench.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):

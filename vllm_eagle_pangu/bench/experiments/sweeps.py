@@ -30,7 +30,7 @@ class Budget(Experiment):
             for name, methods in self.sweeps().items()
         ]
 
-    def result(self, records: list[Record]) -> Result:
+    def fill(self, result: Result, records: list[Record]) -> None:
         swept: dict[str, list[Row]] = {name: [] for name in self.sweeps()}
         for part in self.bench.parts[self.key]:
             sweep = part.name.partition("-")[0]
@@ -39,13 +39,11 @@ class Budget(Experiment):
                 for method in part.methods
                 if method.shape and (row := self.bench.row(records, part, method))
             ]
-        result = Result(self.key, self.title)
         for sweep, rows in swept.items():
             result.rows += rows
             best = fastest(rows)
             if best is not None:
                 result.conclusions.append(_best_text(sweep, best, rows))
-        return result
 
 
 def _best_text(sweep: str, best: Row, rows: list[Row]) -> str:
@@ -69,8 +67,7 @@ class Window(Experiment):
         methods = (PLAIN, *(tree(self.config.tree, window) for window in self.config.windows))
         return [Group(self.key, "windows", methods, tuple(self.bench.longest))]
 
-    def result(self, records: list[Record]) -> Result:
-        result = Result(self.key, self.title)
+    def fill(self, result: Result, records: list[Record]) -> None:
         for window in self.config.windows:
             method = tree(self.config.tree, window)
             row = self.bench.row(records, self.bench.part(self.key, method), method)
@@ -80,7 +77,6 @@ class Window(Experiment):
         result.conclusions = [_window_text(row, whole) for row in result.rows]
         if self.config.distances:
             self._add_distances(result)
-        return result
 
     def _add_distances(self, result: Result) -> None:
         """Where the head looks at all."""

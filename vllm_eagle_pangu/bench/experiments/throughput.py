@@ -34,8 +34,8 @@ class Throughput(Experiment):
             if (row := self.bench.row(records, self.bench.part(self.key, method), method))
         ]
 
-    def result(self, records: list[Record]) -> Result:
-        result = Result(self.key, self.title, self.rows(records))
+    def fill(self, result: Result, records: list[Record]) -> None:
+        result.rows = self.rows(records)
         best = {
             kind: fastest(row for row in result.rows if row["kind"] == kind)
             for kind in ("chain", "scheduled chain", "own chain", "tree", "adaptive")
@@ -56,7 +56,6 @@ class Throughput(Experiment):
         slower = [r["method"] for r in result.rows if (r.get("speedup") or 1) < 1]
         if slower:
             result.conclusions.append(f"Slower than plain decoding: {', '.join(slower)}.")
-        return result
 
 
 def compared(rows: list[Row]) -> dict[str, list[Row]]:
@@ -99,8 +98,7 @@ class Temperature(Experiment):
         own = self.bench.part(self.key, method, temperature)
         return own or (self.bench.part("E1", method) if temperature == 0 else None)
 
-    def result(self, records: list[Record]) -> Result:
-        result = Result(self.key, self.title)
+    def fill(self, result: Result, records: list[Record]) -> None:
         prompts = self.bench.some(self.config.prompts)
         for method in self._methods():
             swept = []
@@ -126,4 +124,3 @@ class Temperature(Experiment):
                     f"Temperature {value}: fastest is {best['method']}, {ratio_text(best)}, "
                     f"tau {best['tau']:.2f}."
                 )
-        return result
