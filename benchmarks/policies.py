@@ -89,7 +89,7 @@ class Ranging:
         return [tree.cut(torch.full((tree.batch_size,), most)) for tree in trees]
 
     def observe(self, report: StepReport) -> None:
-        self.costs.saw(report, self.drafted, self.before)
+        self.costs.saw(report, self.drafted, self.before, SHAPE.width)
         self.before, self.drafted = self.drafted, 0
         seconds = report.seconds.get("verify", 0.0) + report.seconds.get("draw", 0.0)
         if report.rows == report.batch + report.nodes:

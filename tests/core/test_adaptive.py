@@ -3,6 +3,8 @@
 
 import dataclasses
 import itertools
+import random
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 from vllm_eagle_pangu.core.adaptive import FOLLOWED, MEMORY, TREES, Account, AdaptiveShapes
 from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.durations import Durations
+from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -108,8 +111,8 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
     tree = random_trees(0, batch=1)
     paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, dims=1), 3)
     with_trees = []
-    while len(with_trees) < 12:
-        with_trees.append(policy.plan([None] * 4) == [SHAPE] * 4)
+    while len(with_trees) < 15:
+        with_trees.append(all(policy.plan([None] * 4)))
         nodes = 0
         if with_trees[-1]:
             policy.keep([random_trees(0, batch=4)], 4)
@@ -117,9 +120,79 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
         of_trees = (tree, paths) if nodes else (None, None)
         seconds = {"verify": 0.01, "grow": 0.01}
         policy.observe(StepReport(4, 4 + nodes, [], [], *of_trees, seconds))
-    # But for the first of them, behind steps without.
-    assert sum(with_trees) > 1
-    assert policy.costs.rest.known == policy.costs.forward.known == sum(with_trees) - 1
+    # But for the first of them, behind steps without, and the first of each width.
+    assert sum(with_trees) == 7
+    assert policy.costs.rest.known == policy.costs.forward.known == 5
+
+
+Head = Callable[[tuple[int, ...]], list[float]]
+
+
+def grown(head: Head, width: int, depth: int) -> TreeBatch:
+    """A tree of all candidates of a head, which gives the chances of a path's tokens, falling."""
+    found, level = {(): 0.0}, [()]
+    for _ in range(depth):
+        children = {}
+        for path in level:
+            for token, chance in enumerate(head(path)[:width]):
+                children[(*path, token)] = found[path] + float(np.log(chance))
+        found |= children
+        level = sorted(children, key=lambda path: -children[path])[:width]
+    paths = sorted(found, key=lambda path: (len(path), -found[path]))
+    parent = torch.tensor([[paths.index(path[:-1]) if path else 0 for path in paths]])
+    tokens = torch.tensor([[path[-1] if path else 0 for path in paths]])
+    score = torch.tensor([[found[path] for path in paths]])
+    return tree_of_parents(tokens, parent, depth, score=score)
+
+
+def paths_of(tree: TreeBatch, request: int, rows: Iterable[int]) -> set[tuple[int, ...]]:
+    return {tuple(path(tree, request, row)) for row in rows}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_what_a_narrower_tree_holds_is_what_it_would_have_grown(seed, width):
+    def head_of(request: int) -> Head:
+        def head(path):
+            said = random.Random(hash((seed, request, path)))
+            return sorted((said.random() for _ in range(8)), reverse=True)
+
+        return head
+
+    trees = TreeBatch.stack([grown(head_of(request), 4, 3) for request in range(2)])
+    held = narrower(trees, width)
+    for request in range(2):
+        rows = np.flatnonzero(held[request])
+        alone = grown(head_of(request), width, 3)
+        assert paths_of(trees, request, rows) == paths_of(alone, 0, range(alone.rows))
+        assert len(rows) == alone.rows
+
+
+@pytest.mark.parametrize(("row", "width"), [(0.0, 4), (0.004, 1)])
+def test_trees_are_as_wide_as_pays(row, width):
+    """Of a head whose first guess is mostly right; `row`: seconds that a row adds to a level."""
+    likely = [0.9, 0.03, 0.03, 0.03]
+    policy, now, choose = AdaptiveShapes(TreeShape(4, 3, 36), OPS), [0.0], random.Random(0)
+    policy.costs.clock = lambda: now[0]
+    planned = []
+    for _ in range(400):
+        (shape,) = policy.plan([None]) or [None]
+        planned.append(shape and shape.width)
+        seconds, tree, paths, rows = {"verify": 0.02}, None, None, 1
+        if shape is not None:
+            began, depth, said = now[0], 1, np.log(likely[: shape.width])
+            score = torch.from_numpy(said).float()[None]
+            while depth < 3 and policy.deepen(depth, score + (depth - 1) * np.log(0.9)):
+                depth += 1
+                now[0] += 0.001 + row * shape.width
+            (tree,) = policy.keep([grown(lambda path: likely, shape.width, depth)], 1)
+            draws = torch.tensor([choose.choices(range(5), [*likely, 0.01], k=tree.rows)])
+            paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
+            rows = int(tree.valid.sum())
+            seconds["grow"] = 0.001 + now[0] - began
+        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds))
+    late = [each for each in planned[200:] if each]
+    assert late.count(width) > 0.9 * len(late) > 90
 
 
 class DearNodes:
@@ -186,7 +259,7 @@ def test_what_a_number_of_rows_takes_is_learnt_from_the_second_time_on():
 
     def saw(rows: int, seconds: float, drafted: int = 0, before: int = 0) -> None:
         report = StepReport(rows, rows, [], [], None, None, {"verify": seconds})
-        costs.saw(report, drafted, before)
+        costs.saw(report, drafted, before, 1)
 
     for rows in (4, 8):
         saw(rows, 9.0)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.request import RequestView
@@ -33,11 +34,15 @@ WEIGHT = 0.05
 OF_LATE = 1 / 64
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
+# From so many trees on something is known of them.
+ENOUGH = 16
 # So often trees are remembered, and it is asked anew whether they pay; for a batch of another size,
 # too, where they are drafted.
 REMEMBERED, REASSESSED = 4, 8
-# Trees have all levels once in so many steps.
+# Trees are as wide and as deep as may be once in so many steps, and once in as many one wide.
 LOOK_DEEPER = 32
+# Widths that a policy chooses from, up to its largest shape's.
+WIDTHS = (1, 2, 4, 8)
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
@@ -87,7 +92,7 @@ class _Seen:
 
 
 class AdaptiveShapes:
-    """A `TreePolicy`: up to `largest`, as deep and as many nodes as pay, or no tree.
+    """A `TreePolicy`: up to `largest`, as wide, as deep and as many nodes as pay, or no tree.
 
     `costs` may be told what to expect before the first step. For engines on the host: it reads what
     was drafted while it is being drafted.
@@ -103,6 +108,13 @@ class AdaptiveShapes:
         self.nodes = np.zeros((largest.depth, len(CHANCES)))
         self.levels = np.zeros(largest.depth)
         self._known = 0
+        # The same of the trees that are as wide and deep as may be, by what a width would hold of
+        # them, and how many these were.
+        self.widths = [width for width in WIDTHS if width < largest.width] + [largest.width]
+        self._held = np.zeros((len(self.widths), *self.nodes.shape))
+        self._seen_whole = 0
+        # Of trees by now, of those being drafted, and of those before.
+        self._width = self._width_now = self._width_before = largest.width
         # `[3, SHARES]`, by the sum of the probabilities that the head gave the nodes of some level:
         # trees that went on below, the chances of their new nodes, and what these were worth beside
         # their rows. At first as much as the head says.
@@ -166,11 +178,30 @@ class AdaptiveShapes:
         other = batch != self._batch and (seen.pays or looks_at_trees)
         if self._plans % REASSESSED == 0 or other:
             self._reassess(batch)
-        self._whole = looks_at_trees or self._plans % LOOK_DEEPER == 0
+        turn = self._plans % LOOK_DEEPER
+        self._whole = looks_at_trees or turn == 0
+        # A look is half at the widest trees, half at those of by now: that tells what rows of a
+        # level take, too, as does a step of the narrowest now and then.
+        largest, narrowest = self.largest.width, self.widths[0]
+        if looks_at_trees:
+            late = seen.plans > (LOOK_AT_PLAIN[0] + self._looks(batch)) / 2
+            further = narrowest if self._width == largest else self._width
+            self._width_now = further if late else largest
+        else:
+            narrow = turn == LOOK_DEEPER // 2
+            self._width_now = narrowest if narrow else largest if self._whole else self._width
         if looks_at_plain or not (seen.pays or looks_at_trees):
             return [None] * batch
         self._drafted = batch
-        return [self.largest] * batch
+        return [self._shape()] * batch
+
+    def _shape(self) -> TreeShape:
+        """Of the trees being drafted."""
+        width, most = self._width_now, self.largest
+        if width == most.width:
+            return most
+        capacity = TreeShape(width, most.depth, 1).capacity
+        return TreeShape(width, most.depth, min(most.nodes, capacity))
 
     def _seen(self, batch: int) -> _Seen:
         """Of batches of about this size. Where trees are far from paying for fewer requests, as
@@ -219,8 +250,11 @@ class AdaptiveShapes:
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for tree in trees:
             kept, chance = self.ops.tree_prune(tree, self.belief, cost)
-            if not pays or self._known < TREES or self._plans % REMEMBERED == 0:
+            often = pays and self._known >= TREES
+            if self._width_now == self._width and not (often and self._plans % REMEMBERED):
                 self._remember(tree, chance.numpy())
+            if self._whole and self._width_now == self.largest.width:
+                self._remember_widths(tree, chance.numpy())
             found.append(TreeBatch.of(kept, tree.max_depth))
         return found
 
@@ -228,7 +262,9 @@ class AdaptiveShapes:
         """See `TreePolicy`."""
         drafted, before = self._drafted, self._drafted_before
         self._drafted, self._drafted_before = 0, drafted
-        seconds = self.costs.saw(report, drafted, before)
+        usual = self._width_now == self._width_before == self._width
+        self._width_before = self._width_now
+        seconds = self.costs.saw(report, drafted, before, self._width_now)
         tree, paths = report.tree, report.paths
         accepted = 0 if paths is None else int(paths.length.sum())
         if tree is not None and paths is not None:
@@ -237,8 +273,8 @@ class AdaptiveShapes:
         if self._look is not None and plain and report.rows == report.batch + report.nodes:
             took = sum(report.seconds.values()) - report.seconds.get("between", 0.0)
             self._look.lost += took - plain * (1 + accepted / report.batch)
-        # Steps with trees for most are compared with what was hoped of them.
-        if seconds and self._rate:
+        # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
+        if seconds and self._rate and usual:
             self._emitted += OF_LATE * (drafted + accepted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
 
@@ -256,7 +292,7 @@ class AdaptiveShapes:
             plain_s=plain,
             forward_s=forward,
             row_s=row - forward,
-            level_s=costs.of_level(batch),
+            level_s=costs.of_level(batch * self._width),
             rest_s=float(costs.rest.each @ (1, batch)),
         )
 
@@ -265,13 +301,20 @@ class AdaptiveShapes:
         self.costs.solve()
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
+        if self._seen_whole >= ENOUGH and self.costs.rest.known >= REMEMBERED:
+            ones = np.ones(len(self.levels))
+            rates = [
+                self._tokens_per_s(batch, held, ones, width)
+                for held, width in zip(self._held, self.widths, strict=True)
+            ]
+            self._width = self.widths[int(np.argmax(rates))]
         self._rate = self._expected(batch)
         rate = self._promised(self._rate)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
         self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
         self._row = (self._nodes_cost[-1] - self._nodes_cost[0]) / most
-        self._level = worth * self.costs.of_level(batch)
+        self._level = worth * self.costs.of_level(batch * self._width)
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         self._worths, self._bins_below = worths, [_bin(share) for share in shares]
         seen = self._seen(batch)
@@ -290,25 +333,27 @@ class AdaptiveShapes:
     def _expected(self, batch: int) -> float:
         """Tokens per second with trees, which are worth what they were lately; 0 before enough of
         them are known, and what steps with them take."""
-        if self._known < TREES or self.costs.rest.known < REMEMBERED:
+        if self._known < ENOUGH or self.costs.rest.known < REMEMBERED:
             return 0.0
+        return self._tokens_per_s(batch, self.nodes, self.levels, self._width)
+
+    def _tokens_per_s(self, batch: int, nodes: np.ndarray, levels: np.ndarray, width: int) -> float:
+        """Where a request's trees have so many `nodes: [D, bins]` and `levels: [D]`."""
         # `[D, 1 + bins]`: of trees cut below a level, and the nodes below a chance left out.
-        nodes = np.pad(batch * self.nodes.cumsum(axis=0), ((0, 0), (1, 0)))
+        nodes = np.pad(batch * nodes.cumsum(axis=0), ((0, 0), (1, 0)))
         emitted = batch + (nodes * np.append(0.0, CHANCES)).cumsum(axis=1)
-        levels = self.levels.cumsum()[:, None]
-        seconds = self.costs.of_trees(batch, levels, nodes.cumsum(axis=1))
+        drafted = levels.cumsum()[:, None]
+        seconds = self.costs.of_trees(batch, drafted, nodes.cumsum(axis=1), width)
         return float((emitted / seconds).max()) if seconds[0, 0] > 0 else 0.0
 
     def _remember(self, tree: TreeBatch, chance: np.ndarray) -> None:
         level, valid = tree.depth.numpy(), chance > 0
         valid[:, 0] = False
-        bins = np.clip(np.rint(-4 * np.log2(chance[valid])).astype(int), 0, len(CHANCES) - 1)
-        place = (level[valid] - 1) * len(CHANCES) + bins
-        found = np.bincount(place, minlength=self.nodes.size) / tree.batch_size
+        found = self._binned(tree, chance, valid)
         # The mean of all, till there are more than are remembered.
         self._known += tree.batch_size
         leaves = min(1 - tree.batch_size / self._known, (1 - WEIGHT) ** tree.batch_size)
-        self.nodes = leaves * self.nodes + (1 - leaves) * found.reshape(self.nodes.shape)
+        self.nodes = leaves * self.nodes + (1 - leaves) * found
         drafted = np.arange(len(self.levels)) < tree.max_depth
         self.levels = leaves * self.levels + (1 - leaves) * drafted
         for below in range(1, min(tree.max_depth, len(self._bins) + 1)):
@@ -318,6 +363,22 @@ class AdaptiveShapes:
             self._below *= (1 - WEIGHT) ** np.bincount(bins, minlength=SHARES)
             for of_trees, each in enumerate((None, found.sum(axis=1), worth)):
                 self._below[of_trees] += np.bincount(bins, each, SHARES)
+
+    def _remember_widths(self, tree: TreeBatch, chance: np.ndarray) -> None:
+        self._seen_whole += tree.batch_size
+        leaves = min(1 - tree.batch_size / self._seen_whole, (1 - WEIGHT) ** tree.batch_size)
+        for place, width in enumerate(self.widths):
+            held = narrower(tree, width)
+            held[:, 0] = False
+            self._held[place] *= leaves
+            self._held[place] += (1 - leaves) * self._binned(tree, chance, held & (chance > 0))
+
+    def _binned(self, tree: TreeBatch, chance: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """`[D, bins]`: how many of the `rows: [B, R] bool` a tree has by level and chance."""
+        bins = np.clip(np.rint(-4 * np.log2(chance[rows])).astype(int), 0, len(CHANCES) - 1)
+        place = (tree.depth.numpy()[rows] - 1) * len(CHANCES) + bins
+        found = np.bincount(place, minlength=self.nodes.size) / tree.batch_size
+        return found.reshape(self.nodes.shape)
 
 
 def _bin(share: float) -> int:

@@ -13,8 +13,8 @@ class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
     `plain`: of a step without trees. Of one with trees for most, `forward`: of the target, with its
-    logits and draws, by rows and requests; `level`: of drafting a level below the first; `rest`: of
-    all else. But for the forward, by trees. For stages that are measured where they run: on the
+    logits and draws, by rows and requests; `level`: of drafting a level below the first, by rows;
+    `rest`: of all else, by trees. For stages that are measured where they run: on the
     host. Steps that also read prompts teach nothing, nor do those whose rows or trees are of a
     number that was never seen, as on a CPU the first matrix product of a size takes far longer.
     """
@@ -26,8 +26,8 @@ class StepCosts:
         # Of the trees being drafted, of levels below the first: their seconds, how many these are
         # of, how many there are beside, and since when the last one runs.
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
-        # Numbers of rows, and of trees, that steps had before.
-        self._rows, self._trees = set[int](), set[int]()
+        # Numbers of rows that forwards had before, and levels.
+        self._rows, self._level_rows = set[int](), set[int]()
 
     def expect(self, rows: int, seconds: float) -> None:
         """A forward of so many rows is believed to take `seconds`."""
@@ -47,14 +47,14 @@ class StepCosts:
         first, row, request = self.forward.each
         return first + row * (batch + nodes) + request * batch
 
-    def of_level(self, batch: int) -> float:
-        """Seconds of a level below the first."""
-        return float(self.level.each @ (1, batch))
+    def of_level(self, rows: int) -> float:
+        """Seconds of a level below the first, of as many rows as trees are wide together."""
+        return float(self.level.each @ (1, rows))
 
-    def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape
         that broadcasts."""
-        below = self.of_level(batch) * (levels - 1)
+        below = self.of_level(batch * width) * (levels - 1)
         return self.of_forward(batch, nodes) + below + float(self.rest.each @ (1, batch))
 
     def drew(self, level: int) -> None:
@@ -67,26 +67,27 @@ class StepCosts:
         """The last level that there can be, to which other work was added before it was told."""
         self._more = 1
 
-    def saw(self, report: StepReport, drafted: int, before: int) -> float:
-        """Learn from a step, which drafted so many trees, and the one before it so many; returns
-        its seconds as far as they are believed, 0 where they teach nothing."""
+    def saw(self, report: StepReport, drafted: int, before: int, width: int) -> float:
+        """Learn from a step, which drafted so many trees, so wide, and the one before it so many;
+        returns its seconds as far as they are believed, 0 where they teach nothing."""
         seconds = dict(report.seconds)
         forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
         # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
         seconds["between"] = min(seconds.get("between", 0.0), forward)
         rest = sum(seconds.values())
         batch, nodes = report.batch, report.nodes
-        known = report.rows in self._rows and drafted in self._trees
+        rows = drafted * width
+        known = report.rows in self._rows and rows in self._level_rows
         self._rows.add(report.rows)
-        self._trees.add(drafted)
+        self._level_rows.add(rows)
         if known and report.rows == batch + nodes:
             # The first step behind one with trees finds other things in the caches.
             if not nodes and not drafted and not before:
                 self.plain.add((1, batch), forward + rest)
             elif min(drafted, before) > batch / 2:
                 if self._timed:
-                    self.level.add((1, drafted), self._levels / self._timed)
-                levels = self._levels + self._more * self.of_level(drafted)
+                    self.level.add((1, rows), self._levels / self._timed)
+                levels = self._levels + self._more * self.of_level(rows)
                 usual = float(self.forward.each @ (1, report.rows, batch)) + levels
                 usual += float(self.rest.each @ (1, drafted))
                 self.forward.add((1, report.rows, batch), forward)
