@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
-from vllm_eagle_pangu.kernels.native import load_native, native_op
+from vllm_eagle_pangu.kernels.native import addresses, load_native, native_op
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@15P8q")
@@ -58,32 +58,22 @@ def draft_batch(
     rows = count if rows is None else rows
     assert rows >= count, (rows, count)
     drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
-    at, column = drafted.tokens.data_ptr(), 8 * drafted.tokens.shape[0]
+    mask = (0, 0) if mask_rows is None else (mask_rows.count, mask_rows.token)
+    given = addresses(input_ids, positions, query_start, is_tree, path, length, output)
+    given += addresses(next_tokens, linear_slots)
+    written = addresses(drafted.tokens, drafted.positions, drafted.hidden_rows, drafted.slots)
+    written += addresses(drafted.query_start, drafted.sample_rows)
     _fill()(
         _CALL.pack(
-            input_ids.data_ptr(),
-            positions.data_ptr(),
-            starts,
-            trees,
-            path.data_ptr(),
-            length.data_ptr(),
-            output.data_ptr(),
-            next_tokens.data_ptr(),
-            linear_slots.data_ptr(),
-            at,
-            at + column,
-            at + 2 * column,
-            at + 3 * column,
-            at + 4 * column,
-            at + 4 * column + 8 * (batch + 1),
+            *given,
+            *written,
             batch,
             depth,
             path_columns,
             input_id_bytes,
             start_bytes,
             rows,
-            0 if mask_rows is None else mask_rows.count,
-            0 if mask_rows is None else mask_rows.token,
+            *mask,
         )
     )
     return drafted

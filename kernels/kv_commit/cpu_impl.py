@@ -10,7 +10,7 @@ import struct
 import torch
 
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
-from vllm_eagle_pangu.kernels.native import native_op
+from vllm_eagle_pangu.kernels.native import addresses, native_op
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 _CALL = struct.Struct("@3P3q")
@@ -38,11 +38,8 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     assert path_rows.is_cpu and linear_slots.is_cpu, "the cpp implementation takes CPU tensors"
     path, linear_slots = path_rows.contiguous(), linear_slots.contiguous()
     slots = torch.empty(batch, rows, dtype=torch.int64)
-    in_tree = _entry()(
-        _CALL.pack(
-            path.data_ptr(), linear_slots.data_ptr(), slots.data_ptr(), batch, rows, path_columns
-        )
-    )
+    tensors = addresses(path, linear_slots, slots)
+    in_tree = _entry()(_CALL.pack(*tensors, batch, rows, path_columns))
     assert in_tree, "commit: a path leaves its tree"
     return slots
 
@@ -58,8 +55,7 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     slots = slots.contiguous()
     _pages_entry()(
         _PAGES_CALL.pack(
-            layers.addresses.data_ptr(),
-            slots.data_ptr(),
+            *addresses(layers.addresses, slots),
             len(layers.keys),
             len(slots),
             *key.shape[1:],
