@@ -58,8 +58,7 @@ def commit_pages(
     """Write the scratch rows whose slot is not -1 to the pages of all layers.
 
     For platforms whose pages `PagedKV` describes, contiguous ones on Ascend; others write with
-    their own op. Slot s is place s % block_size of block s // block_size. A K or V of scaled layers
-    is divided by its layer's scale in float32, then rounded to the pages' dtype.
+    their own op. Slot s is place s % block_size of block s // block_size.
 
     `slots: [S] int64`, S at most the scratches' rows; no slot but -1 twice, which `commit_slots`
     cannot give and `check` asserts (it syncs with the device).

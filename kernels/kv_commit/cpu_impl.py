@@ -45,12 +45,12 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
 
 
 def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
-    """See `reference.commit_pages`; all on the CPU, unscaled, in two or four bytes an element.
+    """See `reference.commit_pages`; all on the CPU, in two or four bytes an element.
 
     Raises RuntimeError where the op cannot be compiled.
     """
     key, pages = layers.keys[0], layers.pages[0]
-    assert not layers.scaled and key.dtype == pages.key.dtype == pages.value.dtype, key.dtype
+    assert key.dtype == pages.key.dtype == pages.value.dtype, key.dtype
     assert key.element_size() in (2, 4) and key.is_cpu and slots.dtype == torch.int64, key.dtype
     slots = slots.contiguous()
     _pages_entry()(

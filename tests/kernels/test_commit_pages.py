@@ -37,19 +37,13 @@ def by_hand(case: PagesCase, seed: int) -> list[torch.Tensor]:
     inputs = make_page_inputs(case, seed)
     layers = inputs["layers"]
     for layer, pages in enumerate(layers.pages):
-        sides = (
-            (layers.keys[layer], pages.key, layers.key_scales),
-            (layers.values[layer], pages.value, layers.value_scales),
-        )
-        for scratch, to, scales in sides:
-            limit = torch.finfo(to.dtype).max
+        sides = ((layers.keys[layer], pages.key), (layers.values[layer], pages.value))
+        for scratch, to in sides:
             for row, slot in enumerate(inputs["slots"].tolist()):
                 if slot < 0:
                     continue
                 for head in range(case.heads):
                     numbers = scratch[row, head].float()
-                    if scales is not None:
-                        numbers = (numbers / scales[layer]).clamp(-limit, limit)
                     block, place = divmod(slot, case.block_size)
                     if case.layout == "amx":
                         group, *parts = to.shape[3:]
@@ -63,7 +57,6 @@ def by_hand(case: PagesCase, seed: int) -> list[torch.Tensor]:
 
 def random_case(draw: random.Random) -> PagesCase:
     dtype = draw.choice((torch.float32, torch.bfloat16, torch.float16))
-    scaled = draw.random() < 0.3
     return PagesCase(
         "random",
         layers=draw.randint(1, 3),
@@ -73,8 +66,7 @@ def random_case(draw: random.Random) -> PagesCase:
         block_size=draw.choice((1, 7, 16, 64)),
         layout=draw.choice(("NHD", "HND", "vec")),
         dtype=dtype,
-        page_dtype=torch.float8_e4m3fn if scaled else dtype,
-        scaled=scaled,
+        page_dtype=dtype,
         kept=draw.random(),
     )
 
