@@ -64,8 +64,6 @@ def measurements(device: str) -> Iterator[Measurement]:
             ("commit_slots", kv_commit, commit_cases, accepted, ""),
         ):
             run, inputs = getattr(module, op), cases.make_inputs(case, 0, device)
-            if cases is draft_cases:
-                inputs["rows"] = batch * (depth + 1)
             moved = _bytes(inputs) + _bytes(run(**inputs, implementation="reference"))
             names = module.IMPLEMENTATIONS
             yield Measurement(op, f"{size}{more}", "int64", run, inputs, names, moved)

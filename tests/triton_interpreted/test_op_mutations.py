@@ -37,7 +37,7 @@ ACCEPT = (
 DRAFT = (
     ("depth + 1, other_count)", "depth, other_count)", "stride D instead of D+1"),
     ("tl.where(padded, -1, slot)", "slot", "rejected rows are written"),
-    ("linear_row + 1, mask=real", "linear_row, mask=real", "chain tokens not shifted"),
+    ("linear_row + 1, mask=inside", "linear_row, mask=inside", "chain tokens not shifted"),
     ("tl.minimum(index, last)", "index", "a cut tree reads the next request"),
     ("path_columns + index", "depth + index", "path of stride D"),
     ("tl.where(on_tree, row, linear_row)", "linear_row", "hidden states of linear rows"),
