@@ -7,10 +7,9 @@ from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
-__all__ = ["IMPLEMENTATIONS", "DraftRows", "MaskRows", "draft_batch", "prepare"]
+__all__ = ["DraftRows", "MaskRows", "draft_batch", "prepare"]
 
 _OP = Implementations(__name__, "draft_batch")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 
@@ -41,7 +40,7 @@ def draft_batch(
     all of these, request by request; `DraftRows` says what they hold and how they attend.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _OP.of(implementation, input_ids.device)(
         input_ids,

@@ -8,7 +8,6 @@ from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 from vllm_eagle_pangu.kernels.kv_commit.reference import assert_written_once
 
 __all__ = [
-    "IMPLEMENTATIONS",
     "CommitLayers",
     "assert_written_once",
     "commit_pages",
@@ -17,7 +16,6 @@ __all__ = [
 ]
 
 _OP = Implementations(__name__, "commit_slots")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 _PAGES = Implementations(
@@ -44,7 +42,7 @@ def commit_slots(
     entry [b, i] is the slot of position t + i.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _OP.of(implementation, linear_slots.device)(path_rows, linear_slots)
 
