@@ -48,10 +48,7 @@ def commit_slots(
 
 
 def commit_pages(
-    layers: CommitLayers,
-    slots: torch.Tensor,
-    implementation: str | None = None,
-    check: bool = False,
+    layers: CommitLayers, slots: torch.Tensor, implementation: str | None = None
 ) -> None:
     """Write the scratch rows whose slot is not -1 to the pages of all layers.
 
@@ -59,13 +56,11 @@ def commit_pages(
     their own op. Slot s is place s % block_size of block s // block_size.
 
     `slots: [S] int64`, S at most the scratches' rows; no slot but -1 twice, which `commit_slots`
-    cannot give and `check` asserts (it syncs with the device).
+    cannot give and `assert_written_once` checks.
 
     Raises:
         ValueError: `implementation` is not "reference", "cpp", "triton", "npu" or "npu_a5"; None is
             the device's own. What it does not write: see the implementation.
     """
-    if check:
-        assert_written_once(slots)
     assert slots.shape[0] <= layers.keys[0].shape[0], (slots.shape, layers.keys[0].shape)
     _PAGES.of(implementation, slots.device)(layers, slots)
