@@ -77,7 +77,9 @@ class TreeRunnerMixin(GPUModelRunner):
         self.tree_config = config
         self.reference_mode = config.verify_mode == "reference"
         implementation = "reference" if self.reference_mode else self.device_implementation
-        self.ops = Ops.bind(implementation, self.attention_implementation())
+        self.ops = Ops.bind(
+            implementation, self.attention_implementation(), check=self.reference_mode
+        )
         self.stages = Stages()
         # By request, the tree that was drafted for it and that no step has verified yet.
         self.trees: dict[str, PendingTree] = {}
