@@ -28,10 +28,6 @@ class Implementations:
         self._modules = {name: f"{package}.{module}" for name, module in modules.items()}
         self._functions: dict[str, Callable[..., Any]] = {}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._modules)
-
     def of(self, name: str | None, device: torch.device | None = None) -> Callable[..., Any]:
         """The function of implementation `name`; None: the one for `device`. Never another one.
 

@@ -80,6 +80,11 @@ def native_op(
     return entry
 
 
+def addresses(*tensors: torch.Tensor | None) -> list[int]:
+    """Where their data lie, to be packed into a call; 0 for None. Hold them until it returns."""
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
 @functools.cache
 def openmp_runtime() -> str:
     """The file that torch's own OpenMP calls resolve to.

@@ -40,7 +40,6 @@ class Measurement:
     dtype: str
     run: Callable[..., Any]
     inputs: dict[str, Any]
-    implementations: tuple[str, ...]
     bytes_moved: int
 
 
@@ -65,11 +64,8 @@ def measurements(device: str) -> Iterator[Measurement]:
             ("commit_slots", kv_commit, commit_cases, accepted, ""),
         ):
             run, inputs = getattr(module, op), cases.make_inputs(case, 0, device)
-            if cases is draft_cases:
-                inputs["rows"] = batch * (depth + 1)
             moved = _bytes(inputs) + _bytes(run(**inputs, implementation="reference"))
-            names = module.IMPLEMENTATIONS
-            yield Measurement(op, f"{size}{more}", "int64", run, inputs, names, moved)
+            yield Measurement(op, f"{size}{more}", "int64", run, inputs, moved)
     yield from _pages(device)
     yield from _children(device)
     yield from _attention(device)
@@ -85,8 +81,8 @@ def _pages(device: str) -> Iterator[Measurement]:
         # K and V are read and written.
         moved = 4 * kept * case.layers * case.heads * case.head_size * case.dtype.itemsize
         size = f"B={batch} M={nodes} L=32 Hk=8 K=128"
-        run, names = kv_commit.commit_pages, ("reference", "cpp", "triton")
-        yield Measurement("commit_pages", size, "bfloat16", run, inputs, names, moved)
+        run = kv_commit.commit_pages
+        yield Measurement("commit_pages", size, "bfloat16", run, inputs, moved)
 
 
 def _children(device: str) -> Iterator[Measurement]:
@@ -94,9 +90,8 @@ def _children(device: str) -> Iterator[Measurement]:
     for rows, vocab in ((4, 32000), (64, 32000)):
         logits = torch.randn(rows, vocab, generator=generator).to(device, torch.bfloat16)
         inputs = {"logits": logits, "width": 4, "target_ids": None}
-        size, names = f"N={rows} Vd={vocab} W=4", top_children.IMPLEMENTATIONS
-        run = top_children.top_children
-        yield Measurement("top_children", size, "bfloat16", run, inputs, names, _bytes(inputs))
+        size, run = f"N={rows} Vd={vocab} W=4", top_children.top_children
+        yield Measurement("top_children", size, "bfloat16", run, inputs, _bytes(inputs))
 
 
 def _attention(device: str) -> Iterator[Measurement]:
@@ -124,9 +119,8 @@ def _attention(device: str) -> Iterator[Measurement]:
         dense += _bytes(inputs["rows"].visible)
         size = f"T={batch} M={nodes} t={prefix} H=32 Hk=8 K=128"
         size += "" if window is None else f" window={window}"
-        run, names = tree_attention.tree_attention, tree_attention.IMPLEMENTATIONS
-        moved = paged + dense
-        yield Measurement("tree_attention", size, "bfloat16", run, inputs, names, moved)
+        run, moved = tree_attention.tree_attention, paged + dense
+        yield Measurement("tree_attention", size, "bfloat16", run, inputs, moved)
 
 
 def _bytes(value: Any) -> int:

@@ -7,10 +7,9 @@ from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
 from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
-__all__ = ["IMPLEMENTATIONS", "DraftRows", "MaskRows", "draft_batch", "prepare"]
+__all__ = ["DraftRows", "MaskRows", "draft_batch", "prepare"]
 
 _OP = Implementations(__name__, "draft_batch")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 
@@ -23,7 +22,7 @@ def draft_batch(
     next_tokens: torch.Tensor,
     linear_slots: torch.Tensor,
     depth: int,
-    rows: int | None = None,
+    rows: int,
     mask_rows: MaskRows | None = None,
     implementation: str | None = None,
 ) -> DraftRows:
@@ -36,13 +35,12 @@ def draft_batch(
     `input_ids: [N]` int32 or int64, `positions` (linear), `linear_slots: [N] int64`: the target
     batch; `query_start: [B+1]` int32 or int64; `is_tree: [B] bool`; `paths`: rows relative to each
     request's first row, ignored where `is_tree` is false; `next_tokens: [B] int64`: the token
-    after the last row, ignored where `is_tree` is true; `depth`: D; `rows`: how many rows to
-    return, at least N', those past it padding: a fixed number suits a captured graph. None counts
-    N', which syncs with the device. `mask_rows`: a drafter's mask rows behind all of these, request
-    by request; `DraftRows` says what they hold and how they attend.
+    after the last row, ignored where `is_tree` is true; `depth`: D; `rows`: N', which the host
+    knows and only a device would have to be asked for; `mask_rows`: a drafter's mask rows behind
+    all of these, request by request; `DraftRows` says what they hold and how they attend.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _OP.of(implementation, input_ids.device)(
         input_ids,

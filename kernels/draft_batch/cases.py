@@ -73,5 +73,6 @@ def make_inputs(case: DraftBatchCase, seed: int = 0, device: str = "cpu") -> dic
         **{k: v.to(device) for k, v in inputs.items()},
         "paths": paths,
         "depth": case.depth,
+        "rows": sum(case.depth + 1 for rows in case.tree_rows if rows) + sum(case.chain_rows),
         "mask_rows": MaskRows(case.mask_rows, token=1001) if case.mask_rows else None,
     }

@@ -2,19 +2,16 @@
 """draft_batch as one C++ op (cpu/draft_batch.cpp): too little work to pay for torch ops."""
 
 import ctypes
-import functools
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
-from vllm_eagle_pangu.kernels.native import load_native, native_op
+from vllm_eagle_pangu.kernels.native import addresses, native_op
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
-_CALL = struct.Struct("@15P8q")
-prepare = _fill = native_op(__file__, "draft_batch", _CALL)
+_CALL = struct.Struct("@15P9q")
+prepare = _entry = native_op(__file__, "draft_batch", _CALL, result=ctypes.c_int32)
 _BYTES = {torch.int32: 4, torch.int64: 8}
 
 
@@ -27,7 +24,7 @@ def draft_batch(
     next_tokens: torch.Tensor,
     linear_slots: torch.Tensor,
     depth: int,
-    rows: int | None = None,
+    rows: int,
     mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """See `reference.draft_batch`; all on the CPU, any strides.
@@ -50,49 +47,26 @@ def draft_batch(
     path, length, output = path.contiguous(), length.contiguous(), output.contiguous()
     next_tokens, linear_slots = next_tokens.contiguous(), linear_slots.contiguous()
 
-    input_id_bytes, start_bytes = _BYTES[input_ids.dtype], _BYTES[query_start.dtype]
-    starts, trees = query_start.data_ptr(), is_tree.data_ptr()
     target_rows = min(input_ids.shape[0], positions.shape[0], linear_slots.shape[0])
-    count = _count()(starts, trees, batch, depth, target_rows, start_bytes)
-    assert count >= 0, (query_start, is_tree, target_rows)
-    rows = count if rows is None else rows
-    assert rows >= count, (rows, count)
     drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
-    at, column = drafted.tokens.data_ptr(), 8 * drafted.tokens.shape[0]
-    _fill()(
+    mask = (0, 0) if mask_rows is None else (mask_rows.count, mask_rows.token)
+    given = addresses(input_ids, positions, query_start, is_tree, path, length, output)
+    given += addresses(next_tokens, linear_slots)
+    written = addresses(drafted.tokens, drafted.positions, drafted.hidden_rows, drafted.slots)
+    written += addresses(drafted.query_start, drafted.sample_rows)
+    fits = _entry()(
         _CALL.pack(
-            input_ids.data_ptr(),
-            positions.data_ptr(),
-            starts,
-            trees,
-            path.data_ptr(),
-            length.data_ptr(),
-            output.data_ptr(),
-            next_tokens.data_ptr(),
-            linear_slots.data_ptr(),
-            at,
-            at + column,
-            at + 2 * column,
-            at + 3 * column,
-            at + 4 * column,
-            at + 4 * column + 8 * (batch + 1),
+            *given,
+            *written,
             batch,
             depth,
             path_columns,
-            input_id_bytes,
-            start_bytes,
+            _BYTES[input_ids.dtype],
+            _BYTES[query_start.dtype],
             rows,
-            0 if mask_rows is None else mask_rows.count,
-            0 if mask_rows is None else mask_rows.token,
+            target_rows,
+            *mask,
         )
     )
+    assert fits, (query_start, is_tree, rows, target_rows)
     return drafted
-
-
-@functools.cache
-def _count() -> Callable[..., int]:
-    """The C function that counts N'; compiled with the op."""
-    count = load_native("draft_batch", Path(__file__).parent / "cpu").draft_batch_rows
-    count.argtypes = (ctypes.c_void_p,) * 2 + (ctypes.c_int64,) * 4
-    count.restype = ctypes.c_int64
-    return count

@@ -17,7 +17,7 @@ def draft_batch(
     next_tokens: torch.Tensor,
     linear_slots: torch.Tensor,
     depth: int,
-    rows: int | None = None,
+    rows: int,
     mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """As the face of the package."""
@@ -45,8 +45,7 @@ def draft_batch(
         query_start=draft_starts,
         sample_rows=draft_starts[:-1] + paths.length.where(is_tree, count - 1),
     )
-    if rows is not None:
-        drafted = drafted.padded(rows)
+    assert drafted.tokens.shape[0] == rows, (drafted.tokens.shape, rows)
     return drafted if mask_rows is None else _with_mask_rows(drafted, mask_rows)
 
 

@@ -4,7 +4,6 @@
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import pad
 
 from vllm_eagle_pangu.kernels.indices import causal
 
@@ -26,7 +25,7 @@ class MaskRows:
 
 @dataclass
 class DraftRows:
-    """N' drafter rows of B requests, then padding if asked for, then mask rows if asked for.
+    """N' drafter rows of B requests, then mask rows if asked for.
 
     R rows in all, tensors int64 unless said otherwise.
 
@@ -76,17 +75,3 @@ class DraftRows:
         if mask_rows is not None:
             drafted.mask_visible = causal(mask_rows.count, device)
         return drafted
-
-    def padded(self, rows: int) -> "DraftRows":
-        """Room for `rows` >= N' rows: those added are of no request and written nowhere."""
-        extra = rows - self.tokens.shape[0]
-        assert extra >= 0, (rows, self.tokens.shape)
-        assert self.mask_visible is None, "mask rows stand behind the padding"
-        return DraftRows(
-            tokens=pad(self.tokens, (0, extra)),
-            positions=pad(self.positions, (0, extra)),
-            hidden_rows=pad(self.hidden_rows, (0, extra)),
-            slots=pad(self.slots, (0, extra), value=-1),
-            query_start=self.query_start,
-            sample_rows=self.sample_rows,
-        )

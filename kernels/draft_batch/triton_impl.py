@@ -49,7 +49,7 @@ def _draft_batch_kernel(
     BATCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    # Program b < B serves request b; program B ends the table and fills the rows that are left.
+    # Program b < B serves request b; program B ends the table.
     request = tl.program_id(0)
     other = tl.arange(0, BATCH)
     before = other < request
@@ -69,29 +69,28 @@ def _draft_batch_kernel(
     length = tl.load(path_length + request, mask=served, other=0)
     next_token = tl.load(next_tokens + request, mask=served, other=0)
     last = end - first - 1
-    count = tl.where(served, tl.where(on_tree, depth + 1, end - first), rows - start)
-    # The last row that is not padding: all of a chain's rows, none of program B's.
-    length = tl.where(on_tree, length, tl.where(served, last, -1))
+    count = tl.where(on_tree, depth + 1, end - first)
+    # The last row that is not padding: of a chain all are none.
+    length = tl.where(on_tree, length, last)
     tl.store(sample_rows + request, start + length, mask=served)
 
     for begin in range(0, count, BLOCK):
         index = begin + tl.arange(0, BLOCK)
         inside = index < count
         # Bounds, not masks with a scalar: Triton's interpreter loses the type of those.
-        real = index < tl.where(served, count, 0)
         on_path = index < tl.where(on_tree, count, 0)
         padded = index > length
         # A tree cut by the scheduler may have fewer target rows than D+1: padding repeats the last.
-        linear_row = tl.where(real, first + tl.minimum(index, last), 0)
+        linear_row = tl.where(inside, first + tl.minimum(index, last), 0)
         shifted = tl.load(
-            input_ids + linear_row + 1, mask=real & (linear_row + 1 < target_rows), other=0
+            input_ids + linear_row + 1, mask=inside & (linear_row + 1 < target_rows), other=0
         ).to(tl.int64)
         chain_token = tl.where(index < last, shifted, next_token)
         at = request.to(tl.int64) * path_columns + index
         token = tl.where(on_tree, tl.load(path_output + at, mask=on_path, other=0), chain_token)
         row = first + tl.load(path_rows + at, mask=on_path, other=0)
-        position = tl.load(positions + linear_row, mask=real, other=0)
-        slot = tl.load(linear_slots + linear_row, mask=real, other=-1)
+        position = tl.load(positions + linear_row, mask=inside, other=0)
+        slot = tl.load(linear_slots + linear_row, mask=inside, other=-1)
         to = start + index
         tl.store(draft_tokens + to, tl.where(padded, 0, token), mask=inside)
         tl.store(draft_positions + to, position, mask=inside)
@@ -123,13 +122,11 @@ def draft_batch(
     next_tokens: torch.Tensor,
     linear_slots: torch.Tensor,
     depth: int,
-    rows: int | None = None,
+    rows: int,
     mask_rows: MaskRows | None = None,
 ) -> DraftRows:
-    """See `reference.draft_batch`. With `rows` given nothing waits for the device."""
+    """See `reference.draft_batch`; nothing waits for the device."""
     batch, path_columns = paths.rows.shape
-    if rows is None:
-        rows = int(query_start.diff().masked_fill(is_tree, depth + 1).sum())
     drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
     _draft_batch_kernel[(batch + 1,)](
         input_ids.contiguous(),

@@ -8,7 +8,6 @@ from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
 from vllm_eagle_pangu.kernels.kv_commit.reference import assert_written_once
 
 __all__ = [
-    "IMPLEMENTATIONS",
     "CommitLayers",
     "assert_written_once",
     "commit_pages",
@@ -17,7 +16,6 @@ __all__ = [
 ]
 
 _OP = Implementations(__name__, "commit_slots")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 _PAGES = Implementations(
@@ -44,31 +42,25 @@ def commit_slots(
     entry [b, i] is the slot of position t + i.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _OP.of(implementation, linear_slots.device)(path_rows, linear_slots)
 
 
 def commit_pages(
-    layers: CommitLayers,
-    slots: torch.Tensor,
-    implementation: str | None = None,
-    check: bool = False,
+    layers: CommitLayers, slots: torch.Tensor, implementation: str | None = None
 ) -> None:
     """Write the scratch rows whose slot is not -1 to the pages of all layers.
 
     For platforms whose pages `PagedKV` describes, contiguous ones on Ascend; others write with
-    their own op. Slot s is place s % block_size of block s // block_size. A K or V of scaled layers
-    is divided by its layer's scale in float32, then rounded to the pages' dtype.
+    their own op. Slot s is place s % block_size of block s // block_size.
 
     `slots: [S] int64`, S at most the scratches' rows; no slot but -1 twice, which `commit_slots`
-    cannot give and `check` asserts (it syncs with the device).
+    cannot give and `assert_written_once` checks.
 
     Raises:
         ValueError: `implementation` is not "reference", "cpp", "triton", "npu" or "npu_a5"; None is
             the device's own. What it does not write: see the implementation.
     """
-    if check:
-        assert_written_once(slots)
     assert slots.shape[0] <= layers.keys[0].shape[0], (slots.shape, layers.keys[0].shape)
     _PAGES.of(implementation, slots.device)(layers, slots)

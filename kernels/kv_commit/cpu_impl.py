@@ -10,7 +10,7 @@ import struct
 import torch
 
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
-from vllm_eagle_pangu.kernels.native import native_op
+from vllm_eagle_pangu.kernels.native import addresses, native_op
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
 _CALL = struct.Struct("@3P3q")
@@ -38,28 +38,24 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     assert path_rows.is_cpu and linear_slots.is_cpu, "the cpp implementation takes CPU tensors"
     path, linear_slots = path_rows.contiguous(), linear_slots.contiguous()
     slots = torch.empty(batch, rows, dtype=torch.int64)
-    in_tree = _entry()(
-        _CALL.pack(
-            path.data_ptr(), linear_slots.data_ptr(), slots.data_ptr(), batch, rows, path_columns
-        )
-    )
+    tensors = addresses(path, linear_slots, slots)
+    in_tree = _entry()(_CALL.pack(*tensors, batch, rows, path_columns))
     assert in_tree, "commit: a path leaves its tree"
     return slots
 
 
 def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
-    """See `reference.commit_pages`; all on the CPU, unscaled, in two or four bytes an element.
+    """See `reference.commit_pages`; all on the CPU, in two or four bytes an element.
 
     Raises RuntimeError where the op cannot be compiled.
     """
     key, pages = layers.keys[0], layers.pages[0]
-    assert not layers.scaled and key.dtype == pages.key.dtype == pages.value.dtype, key.dtype
+    assert key.dtype == pages.key.dtype == pages.value.dtype, key.dtype
     assert key.element_size() in (2, 4) and key.is_cpu and slots.dtype == torch.int64, key.dtype
     slots = slots.contiguous()
     _pages_entry()(
         _PAGES_CALL.pack(
-            layers.addresses.data_ptr(),
-            slots.data_ptr(),
+            *addresses(layers.addresses, slots),
             len(layers.keys),
             len(slots),
             *key.shape[1:],

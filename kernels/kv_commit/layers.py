@@ -15,8 +15,7 @@ class CommitLayers:
     """Scratch and pages of the L layers of a KV cache group; made once, when the cache is.
 
     `keys`, `values`: L scratches `[S, Hk, K]`, one shape, dtype and strides for all, elements of a
-    head adjacent; `pages`: L pairs of one shape, dtype and strides; `key_scales`, `value_scales`:
-    what a layer's K and V are divided by on their way (fp8 pages), or None where they are copied.
+    head adjacent; `pages`: L pairs of one shape, dtype and strides.
 
     Raises:
         ValueError: the layers differ, or scratch and pages do not fit each other.
@@ -25,24 +24,16 @@ class CommitLayers:
     keys: Sequence[torch.Tensor]
     values: Sequence[torch.Tensor]
     pages: Sequence[PagedKV]
-    key_scales: Sequence[float] | None = None
-    value_scales: Sequence[float] | None = None
     # [L, 4] int64: addresses of key scratch, value scratch, key pages, value pages
     addresses: torch.Tensor = field(init=False)
-    # [L, 2] float32
-    scales: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self._check()
-        device = self.keys[0].device
         rows = [
             [key.data_ptr(), value.data_ptr(), pages.key.data_ptr(), pages.value.data_ptr()]
             for key, value, pages in zip(self.keys, self.values, self.pages, strict=True)
         ]
-        self.addresses = torch.tensor(rows, dtype=torch.int64, device=device)
-        ones = [1.0] * len(self.keys)
-        pairs = zip(self.key_scales or ones, self.value_scales or ones, strict=True)
-        self.scales = torch.tensor(list(pairs), dtype=torch.float32, device=device)
+        self.addresses = torch.tensor(rows, dtype=torch.int64, device=self.keys[0].device)
 
     @classmethod
     def by_layout(
@@ -51,7 +42,7 @@ class CommitLayers:
         values: Sequence[torch.Tensor],
         pages: Sequence[PagedKV],
     ) -> list["CommitLayers"]:
-        """Any layers, unscaled, as one instance for each layout among them: a launch each."""
+        """Any layers, as one instance for each layout among them: a launch each."""
         layouts: dict[Any, list[int]] = {}
         for index, (key, value, pair) in enumerate(zip(keys, values, pages, strict=True)):
             tensors = (key, value, pair.key, pair.value)
@@ -60,10 +51,6 @@ class CommitLayers:
             cls([keys[i] for i in alike], [values[i] for i in alike], [pages[i] for i in alike])
             for alike in layouts.values()
         ]
-
-    @property
-    def scaled(self) -> bool:
-        return self.key_scales is not None or self.value_scales is not None
 
     def _check(self) -> None:
         scratches = [*self.keys, *self.values]

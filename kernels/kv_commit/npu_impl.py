@@ -20,7 +20,7 @@ LayerWrite = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     """See `reference.commit_pages`; nothing waits for the device.
 
-    Raises ValueError where K or V would have to be scaled or cast, or pages are not contiguous.
+    Raises ValueError where K or V would have to be cast, or pages are not contiguous.
     """
     # The operator takes int32, which vllm-ascend's slots are.
     written = slots.int()
@@ -33,14 +33,11 @@ def layer_writes(layers: CommitLayers, rows: int) -> Iterator[LayerWrite]:
     keep_within(
         "commit on an NPU",
         [
-            ("scaled", layers.scaled, not layers.scaled, "False: the cache write divides nothing"),
-            *(
-                ("scratch dtype", scratch.dtype, scratch.dtype == pages.dtype, f"{pages.dtype}")
-                for scratch, pages in (
-                    (layers.keys[0], layers.pages[0].key),
-                    (layers.values[0], layers.pages[0].value),
-                )
-            ),
+            ("scratch dtype", scratch.dtype, scratch.dtype == pages.dtype, f"{pages.dtype}")
+            for scratch, pages in (
+                (layers.keys[0], layers.pages[0].key),
+                (layers.values[0], layers.pages[0].value),
+            )
         ],
         'leave kv_cache_dtype at "auto"',
     )

@@ -31,14 +31,9 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     kept = (slots >= 0).nonzero()[:, 0]
     block_size = layers.pages[0].shape[2]
     block, place = slots[kept] // block_size, slots[kept] % block_size
-    for layer, pages in enumerate(layers.pages):
-        for side, scratch, to in ((0, layers.keys, pages.key), (1, layers.values, pages.value)):
-            rows = scratch[layer][kept]
-            if layers.scaled:
-                # Out of range is the largest number, not NaN, which torch's own cast gives.
-                limit = torch.finfo(to.dtype).max
-                rows = (rows.float() / layers.scales[layer, side]).clamp(-limit, limit)
-            rows = rows.to(to.dtype)
+    for key, value, pages in zip(layers.keys, layers.values, layers.pages, strict=True):
+        for scratch, to in ((key, pages.key), (value, pages.value)):
+            rows = scratch[kept].to(to.dtype)
             if pages.in_amx_tiles:
                 group = to.shape[3]
                 to[block, :, place // group, place % group] = rows.unflatten(-1, to.shape[4:])

@@ -11,8 +11,6 @@ _TYPES = {
     torch.float32: tl.float32,
     torch.bfloat16: tl.bfloat16,
     torch.float16: tl.float16,
-    torch.float8_e4m3fn: tl.float8e4nv,
-    torch.float8_e5m2: tl.float8e5,
 }
 
 
@@ -61,17 +59,9 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     return slots
 
 
-@triton.jit
-def _scaled(rows, scale, LIMIT: tl.constexpr):
-    """Divided by the scale; out of range is the largest number, and NaN stays."""
-    rows = rows.to(tl.float32) / scale
-    return tl.where(rows > LIMIT, LIMIT, tl.where(rows < -LIMIT, -LIMIT, rows))
-
-
 @triton.jit(do_not_specialize=["heads", "head_size"])
 def _commit_pages_kernel(
     addresses,  # [L, 4] int64: key and value scratch, key and value pages
-    scales,  # [L, 2] float32: what a key and a value is divided by
     slots,  # [S] int64
     scratch_row_stride,
     scratch_head_stride,
@@ -88,8 +78,6 @@ def _commit_pages_kernel(
     block_size,
     SCRATCH: tl.constexpr,
     PAGES: tl.constexpr,
-    SCALED: tl.constexpr,
-    LIMIT: tl.constexpr,
     HEADS: tl.constexpr,
     ELEMENTS: tl.constexpr,
 ):
@@ -122,9 +110,6 @@ def _commit_pages_kernel(
         value_to = tl.load(addresses + 3).to(tl.pointer_type(PAGES))
         key = tl.load(key_from + source, mask=inside, other=0.0)
         value = tl.load(value_from + source, mask=inside, other=0.0)
-        if SCALED:
-            key = _scaled(key, tl.load(scales + layer * 2), LIMIT)
-            value = _scaled(value, tl.load(scales + layer * 2 + 1), LIMIT)
         tl.store(key_to + key_at, key.to(PAGES), mask=inside)
         tl.store(value_to + value_at, value.to(PAGES), mask=inside)
 
@@ -137,7 +122,6 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
         return
     _commit_pages_kernel[(slots.shape[0], len(layers.keys))](
         layers.addresses,
-        layers.scales,
         slots.contiguous(),
         *key.stride()[:2],
         *pages.key.stride(),
@@ -147,8 +131,6 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
         pages.key.shape[2],
         SCRATCH=_TYPES[key.dtype],
         PAGES=_TYPES[pages.key.dtype],
-        SCALED=layers.scaled,
-        LIMIT=torch.finfo(pages.key.dtype).max,
         HEADS=triton.next_power_of_2(heads),
         ELEMENTS=triton.next_power_of_2(head_size),
         num_warps=4,

@@ -5,10 +5,9 @@ import torch
 
 from vllm_eagle_pangu.kernels.implementations import Implementations
 
-__all__ = ["IMPLEMENTATIONS", "prepare", "top_children"]
+__all__ = ["prepare", "top_children"]
 
 _OP = Implementations(__name__, "top_children")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 
@@ -28,6 +27,6 @@ def top_children(
     `target_ids: [Vd] int64`, the target's id of each token, None where the vocabularies are one.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _OP.of(implementation, logits.device)(logits, width, target_ids)

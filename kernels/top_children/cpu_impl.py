@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import native_op
+from vllm_eagle_pangu.kernels.native import addresses, native_op
 
 # Fields of `Call` in cpu/top_children.cpp.
 _CALL = struct.Struct("@4P5q")
@@ -22,23 +22,11 @@ def top_children(
     assert 1 <= width <= vocab, (width, vocab)
     assert stride == 1, "the logits of a row must be adjacent"
     assert logits.dtype in _DTYPES, f"top_children takes {list(_DTYPES)}, not {logits.dtype}"
-    mapping = 0
     if target_ids is not None:
         assert target_ids.dtype == torch.int64 and target_ids.shape == (vocab,)
         assert target_ids.is_contiguous()
-        mapping = target_ids.data_ptr()
     scores = torch.empty((rows, width), dtype=torch.float32)
     tokens = torch.empty((rows, width), dtype=torch.int64)
-    call = _CALL.pack(
-        logits.data_ptr(),
-        mapping,
-        scores.data_ptr(),
-        tokens.data_ptr(),
-        rows,
-        vocab,
-        row_stride,
-        width,
-        _DTYPES[logits.dtype],
-    )
-    _entry()(call)
+    tensors = addresses(logits, target_ids, scores, tokens)
+    _entry()(_CALL.pack(*tensors, rows, vocab, row_stride, width, _DTYPES[logits.dtype]))
     return scores, tokens

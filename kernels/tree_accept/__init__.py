@@ -6,10 +6,9 @@ import torch
 from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
-__all__ = ["IMPLEMENTATIONS", "AcceptedPaths", "prepare", "tree_accept"]
+__all__ = ["AcceptedPaths", "prepare", "tree_accept"]
 
 _OP = Implementations(__name__, "tree_accept")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 
@@ -30,6 +29,6 @@ def tree_accept(
     int64`: one target token per row; at padding rows anything.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _OP.of(implementation, draws.device)(tokens, parent, valid, draws, depth)

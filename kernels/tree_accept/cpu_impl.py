@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import native_op
+from vllm_eagle_pangu.kernels.native import addresses, native_op
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 _CALL = struct.Struct("@7P3q")
@@ -34,18 +34,6 @@ def tree_accept(
     path = torch.empty(batch, depth + 1, dtype=torch.int64)
     output = torch.empty_like(path)
     length = torch.empty(batch, dtype=torch.int64)
-    _entry()(
-        _CALL.pack(
-            tokens.data_ptr(),
-            parent.data_ptr(),
-            valid.data_ptr(),
-            draws.data_ptr(),
-            path.data_ptr(),
-            length.data_ptr(),
-            output.data_ptr(),
-            batch,
-            rows,
-            depth,
-        )
-    )
+    tensors = addresses(tokens, parent, valid, draws, path, length, output)
+    _entry()(_CALL.pack(*tensors, batch, rows, depth))
     return AcceptedPaths(path, length, output)

@@ -7,7 +7,7 @@ from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows, check_sizes
 
-__all__ = ["IMPLEMENTATIONS", "AttentionRows", "PagedKV", "prepare", "tree_attention"]
+__all__ = ["AttentionRows", "PagedKV", "prepare", "tree_attention"]
 
 _OP = Implementations(
     __name__,
@@ -21,7 +21,6 @@ _OP = Implementations(
     npu_splitfuse="npu_splitfuse",
     npu_padded="npu_padded",
 )
-IMPLEMENTATIONS = _OP.names
 # Takes the dtype of query, keys and values as well.
 prepare = _OP.prepare
 
@@ -49,7 +48,7 @@ def tree_attention(
     dtypes and ranges first, which syncs with the device.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
         RuntimeError: it cannot run on this machine; the message says why and what to do.
     """
     if check:

@@ -11,6 +11,7 @@ Checked against schemas and stand-ins; never run on an NPU.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -31,22 +32,6 @@ Part = tuple[torch.Tensor, torch.Tensor]
 NO_KEYS = -1e30
 
 
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-) -> None:
-    """See `tree_attention`; float16 or bfloat16.
-
-    Raises ValueError beyond the operators' limits (`npu_limits`), and for rows with a window.
-    """
-    attend_in_parts(query, key, value, pages, rows, scale, output, fused_tree)
-
-
 def prepare(dtype: torch.dtype) -> None:
     """Raises RuntimeError without torch_npu."""
     del dtype
@@ -63,7 +48,10 @@ def attend_in_parts(
     output: torch.Tensor,
     tree: Callable[..., Part],
 ) -> None:
-    """Prefix, `tree` and their merge, written to `output`."""
+    """See `tree_attention`: prefix, `tree` and their merge; float16 or bfloat16.
+
+    Raises ValueError beyond the operators' limits (`npu_limits`), and for rows with a window.
+    """
     if not rows.visible.shape[0]:
         return
     npu = NpuRows.of(rows)
@@ -144,6 +132,9 @@ def fused_tree(
     lse = lse.squeeze(-1).transpose(1, 2)
     part = attended.flatten(0, 1)[npu.place], lse.flatten(0, 1)[npu.place]
     return without_keys(part, npu.no_node)
+
+
+tree_attention = partial(attend_in_parts, tree=fused_tree)
 
 
 def without_keys(part: Part, rows: torch.Tensor) -> Part:

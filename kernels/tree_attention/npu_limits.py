@@ -20,14 +20,13 @@ NPU, TORCH_TREE, SPLITFUSE, PADDED = "npu", "npu_torch_tree", "npu_splitfuse", "
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """An attention layer's sizes; `chip`: "A2", "A3", "A5", or None where it is not known."""
+    """An attention layer's sizes."""
 
     heads: int
     kv_heads: int
     head_size: int
     block_size: int
     dtype: torch.dtype
-    chip: str | None = None
 
     @classmethod
     def of(cls, query: torch.Tensor, pages: PagedKV) -> "AttentionLayer":
@@ -83,5 +82,4 @@ def _splitfuse(implementation: str, layer: AttentionLayer, requests: int) -> lis
         ("block_size * head_size", block * size, block * size <= 16384, "at most 16384"),
         ("heads * head_size", heads * size, heads * size <= 16384, "at most 16384"),
         ("requests", requests, requests <= 2000, "at most 2000"),
-        ("chip", layer.chip, layer.chip in (None, "A2", "A3"), "A2 or A3"),
     ]

@@ -1,27 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tree attention on Ascend as in `npu_impl`, with the tree's part in plain torch."""
 
+from functools import partial
+
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import npu_impl
 from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 prepare = npu_impl.prepare
-
-
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-) -> None:
-    """See `npu_impl.tree_attention`."""
-    npu_impl.attend_in_parts(query, key, value, pages, rows, scale, output, torch_tree)
 
 
 def torch_tree(
@@ -40,3 +27,6 @@ def torch_tree(
     attended = torch.einsum("bqhgs,bshk->bqhgk", weights, npu.dense(value).float()).flatten(2, 3)
     part = attended.flatten(0, 1)[npu.place], lse.flatten(0, 1)[npu.place]
     return npu_impl.without_keys(part, npu.no_node)
+
+
+tree_attention = partial(npu_impl.attend_in_parts, tree=torch_tree)

@@ -7,10 +7,9 @@ from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 
-__all__ = ["IMPLEMENTATIONS", "Trees", "prepare", "tree_build"]
+__all__ = ["Trees", "prepare", "tree_build"]
 
 _OP = Implementations(__name__, "tree_build")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 
@@ -34,7 +33,7 @@ def tree_build(
     by level; a parent is 0 for the root, else 1 + the index of a candidate of the level above.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     assert tokens.shape[1] == level_slice(width, depth).stop, (tokens.shape, width, depth)
     assert 1 <= nodes <= tokens.shape[1], (tokens.shape, nodes)

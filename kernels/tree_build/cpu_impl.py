@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import native_op
+from vllm_eagle_pangu.kernels.native import addresses, native_op
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
 # Fields of `Call` in cpu/tree_build.cpp.
@@ -30,21 +30,6 @@ def tree_build(
     root_tokens, tokens = root_tokens.contiguous(), tokens.contiguous()
     scores, parents = scores.contiguous(), parents.contiguous()
     trees = Trees.empty(batch, nodes + 1, tokens.device)
-    call = _CALL.pack(
-        root_tokens.data_ptr(),
-        tokens.data_ptr(),
-        scores.data_ptr(),
-        parents.data_ptr(),
-        trees.tokens.data_ptr(),
-        trees.parent.data_ptr(),
-        trees.depth.data_ptr(),
-        trees.valid.data_ptr(),
-        trees.visible.data_ptr(),
-        trees.score.data_ptr(),
-        batch,
-        capacity,
-        width,
-        nodes + 1,
-    )
-    _entry()(call)
+    tensors = addresses(root_tokens, tokens, scores, parents, *vars(trees).values())
+    _entry()(_CALL.pack(*tensors, batch, capacity, width, nodes + 1))
     return trees

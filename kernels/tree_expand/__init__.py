@@ -6,10 +6,9 @@ import torch
 from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier
 
-__all__ = ["IMPLEMENTATIONS", "Candidates", "Frontier", "prepare", "tree_expand"]
+__all__ = ["Candidates", "Frontier", "prepare", "tree_expand"]
 
 _OP = Implementations(__name__, "tree_expand")
-IMPLEMENTATIONS = _OP.names
 prepare = _OP.prepare
 
 
@@ -30,6 +29,6 @@ def tree_expand(
     0, NaN counts as -inf.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _OP.of(implementation, tokens.device)(candidates, above, scores, tokens)

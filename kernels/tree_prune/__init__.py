@@ -7,13 +7,12 @@ from vllm_eagle_pangu.kernels.implementations import Implementations
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 from vllm_eagle_pangu.kernels.tree_prune.belief import Belief
 
-__all__ = ["IMPLEMENTATIONS", "Belief", "prepare", "tally_paths", "tree_prune"]
+__all__ = ["Belief", "prepare", "tally_paths", "tree_prune"]
 
 # Torch ops on a GPU, too: no kernel of our own there yet.
 _FORMS = {"reference": "reference", "cpp": "cpu_impl", "triton": "reference"}
 _PRUNE = Implementations(__name__, "tree_prune", **_FORMS)
 _TALLY = Implementations(__name__, "tally_paths", **_FORMS)
-IMPLEMENTATIONS = _PRUNE.names
 prepare = _PRUNE.prepare
 
 
@@ -32,7 +31,7 @@ def tree_prune(
     padding.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     return _PRUNE.of(implementation, trees.tokens.device)(trees, belief, cost)
 
@@ -53,6 +52,6 @@ def tally_paths(
     `rows: [B, D+1] int64`, `length: [B] int64`: see `tree_accept.AcceptedPaths`.
 
     Raises:
-        ValueError: `implementation` is not one of `IMPLEMENTATIONS`; None is the device's own.
+        ValueError: `implementation` names none of the op's; None is the device's own.
     """
     _TALLY.of(implementation, trees.tokens.device)(trees, rows, length, belief, memory)

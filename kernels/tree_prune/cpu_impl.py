@@ -3,10 +3,11 @@
 
 import struct
 from collections.abc import Callable
+from dataclasses import fields
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import native_op
+from vllm_eagle_pangu.kernels.native import addresses, native_op
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 from vllm_eagle_pangu.kernels.tree_prune.belief import LEAST, MOST, PRIOR, STEP, Belief
 
@@ -26,8 +27,8 @@ def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees,
     assert len(cost) > batch * (rows - 1), (cost.shape, trees.tokens.shape)
     kept = Trees.empty(batch, rows, trees.tokens.device)
     chance = torch.empty(batch, rows, dtype=torch.float64)
-    there = [getattr(kept, name).data_ptr() for name in _FIELDS]
-    _run(_prune(), trees, belief, [*there, cost.data_ptr(), chance.data_ptr(), 0, 0])
+    written = addresses(*vars(kept).values(), cost, chance)
+    _run(_prune(), trees, belief, [*written, 0, 0])
     return kept, chance
 
 
@@ -40,11 +41,8 @@ def tally_paths(
     """
     assert rows.dtype == length.dtype == torch.int64, rows.dtype
     rows, length = rows.contiguous(), length.contiguous()
-    paths = [rows.data_ptr(), length.data_ptr()]
+    paths = addresses(rows, length)
     _run(_tally(), trees, belief, [0] * 8 + paths, rows.shape[1], memory)
-
-
-_FIELDS = ("tokens", "parent", "depth", "valid", "visible", "score")
 
 
 def _run(
@@ -55,16 +53,15 @@ def _run(
     columns: int = 0,
     memory: float = 0.0,
 ) -> None:
-    given = [getattr(trees, name).contiguous() for name in _FIELDS]
+    # Not all of `vars`: trees of a subclass have more.
+    given = [getattr(trees, field.name).contiguous() for field in fields(Trees)]
     assert all(tensor.is_cpu for tensor in given), "the cpp implementation takes CPU tensors"
     for part, shape in ((belief.line, (2,)), (belief.information, (2, 2))):
         assert part.is_contiguous() and part.dtype == torch.float64 and part.is_cpu
         assert part.shape == shape, part.shape
     entry(
         _CALL.pack(
-            *(tensor.data_ptr() for tensor in given),
-            belief.line.data_ptr(),
-            belief.information.data_ptr(),
+            *addresses(*given, belief.line, belief.information),
             *more,
             *trees.tokens.shape,
             columns,

@@ -16,8 +16,7 @@ from triton.compiler import ASTSource
 
 from ..compile_cases import compile_cases
 
-# Ascend's vector cores have no float8 of this kind.
-CASES = [case for case in compile_cases() if "fp8e4nv" not in case.name]
+CASES = compile_cases()
 
 
 @pytest.fixture(scope="module")

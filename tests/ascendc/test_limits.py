@@ -165,7 +165,8 @@ def test_drafter_rows_beyond_the_batch_are_padding(extra, masks):
     inputs = draft_cases.make_inputs(dataclasses.replace(MIXED, mask_rows=masks))
     expected = draft_batch(**inputs)
     rows = expected.first_mask
-    got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs, draft_rows=rows + extra, cores=3)
+    inputs["rows"] += extra
+    got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs, cores=3)
     for name in ("tokens", "positions", "hidden_rows", "slots"):
         mine, theirs = getattr(got, name), getattr(expected, name)
         assert_same(mine[:rows], theirs[:rows])
@@ -178,8 +179,8 @@ def test_drafter_rows_beyond_the_batch_are_padding(extra, masks):
 def test_drafter_rows_that_the_host_did_not_ask_for_are_not_stored(missing):
     inputs = draft_cases.make_inputs(MIXED)
     expected = draft_batch(**inputs)
-    rows = expected.first_mask - missing
-    got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs, draft_rows=rows, cores=3)
+    inputs["rows"] = rows = expected.first_mask - missing
+    got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs, cores=3)
     assert_same(flat(got)[:4], [tensor[:rows] for tensor in flat(expected)[:4]])
 
 
@@ -195,7 +196,7 @@ def test_rows_outside_the_batch_are_not_read(query_start, tree):
     inputs["query_start"] = torch.tensor(query_start, dtype=torch.int32)
     inputs["is_tree"] = torch.tensor([tree])
     inputs["mask_rows"] = MaskRows(2, token=9)
-    got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs, draft_rows=5)
+    got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs)
     assert got.slots.tolist() == [-1] * 7 and got.tokens.tolist() == [0] * 5 + [9, 9]
     assert got.positions.tolist() == [0] * 5 + [0, 1]
 

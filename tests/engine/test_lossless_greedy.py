@@ -5,6 +5,7 @@ import pytest
 from vllm.v1.sample.sampler import Sampler
 
 from vllm_eagle_pangu.engine import sampling
+from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
 
 pytestmark = pytest.mark.engine
 
@@ -49,6 +50,12 @@ def test_reference_mode_gives_the_same_tokens_with_every_check_on(
     speculative = tree_config_of(pair[1], shapes["default"], verify_mode="reference")
     with engine(pair[0], speculative) as trees:
         assert trees.generate(prompts[:5], max_tokens=24) == [row[:24] for row in plain[:5]]
+        # Unchecked, the block table's -1 would be the last page.
+        outside = make_inputs(verify_case("outside", (20,), (3,)))
+        outside["rows"].block_table.fill_(-1)
+        for layer in trees.runner._attention_layers().values():
+            with pytest.raises(AssertionError):
+                layer.impl.attend(**outside)
 
 
 def test_requests_near_max_model_len_are_decoded_to_the_end(

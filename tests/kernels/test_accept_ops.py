@@ -208,16 +208,14 @@ def test_tree_rows_outside_the_batch_are_refused_not_read(query_start):
         draft_batch.draft_batch(**inputs, implementation=IMPLEMENTATION)
 
 
-def test_rows_past_the_last_request_are_padding():
-    for seed in range(60):
-        inputs = draft_cases.make_inputs(random_draft_case(seed), seed)
-        exact = draft_batch.draft_batch(**inputs, implementation="reference")
-        rows = exact.first_mask + seed
-        assert_equals_reference(draft_batch.draft_batch, inputs | {"rows": rows})
-        got = draft_batch.draft_batch(**inputs, rows=rows, implementation=IMPLEMENTATION)
-        assert got.first_mask == rows
-        assert (got.slots[exact.first_mask :] == -1).all()
-        assert torch.equal(got.positions[rows:], exact.positions[exact.first_mask :])
+@cpp_only
+@pytest.mark.parametrize("more", [-1, 1])
+def test_rows_that_are_not_as_many_as_the_batch_has_are_refused(more):
+    inputs = draft_cases.make_inputs(draft_cases.CASES[6])
+    inputs["rows"] += more
+    for implementation in ("reference", IMPLEMENTATION):
+        with pytest.raises(AssertionError):
+            draft_batch.draft_batch(**inputs, implementation=implementation)
 
 
 def test_more_mask_rows_than_a_program_writes_at_a_time_equal_the_reference():

@@ -98,12 +98,13 @@ def test_slots_written_by_a_tree_are_those_of_the_accepted_positions():
 def test_mask_rows_leave_the_other_rows_as_they_are(count):
     for case in CASES[:7]:
         inputs = make_inputs(case)
-        plain = draft_batch(**inputs, rows=80)
-        masked = draft_batch(**inputs | {"mask_rows": MaskRows(count, 9)}, rows=80)
+        rows = inputs["rows"]
+        plain = draft_batch(**inputs)
+        masked = draft_batch(**inputs | {"mask_rows": MaskRows(count, 9)})
         for name in ("tokens", "positions", "hidden_rows", "slots"):
-            assert torch.equal(getattr(masked, name)[:80], getattr(plain, name)), name
-        assert masked.tokens.shape[0] == 80 + count * len(case.tree_rows)
-        assert (masked.first_mask, plain.first_mask) == (80, 80)
+            assert torch.equal(getattr(masked, name)[:rows], getattr(plain, name)), name
+        assert masked.tokens.shape[0] == rows + count * len(case.tree_rows)
+        assert (masked.first_mask, plain.first_mask) == (rows, rows)
         assert torch.equal(masked.query_start, plain.query_start)
         assert torch.equal(masked.sample_rows, plain.sample_rows)
         assert torch.equal(masked.mask_visible, torch.ones(count, count).tril().bool())
@@ -116,10 +117,10 @@ def test_mask_rows_attend_as_if_their_request_went_on_with_them():
     inputs = make_inputs(DraftBatchCase("attended", 4, (13, 0, 2), (0, 7, 0), mask_rows=3))
     first = inputs["query_start"].long()
     inputs["positions"] = torch.cat([torch.arange(n) + 5 for n in first.diff().tolist()])
-    rows = draft_batch(**inputs, rows=30)
+    rows = draft_batch(**inputs)
     batch, count = 3, 3
     torch.manual_seed(0)
-    key, value = torch.randn(2, 30 + batch * count, heads, head_size)
+    key, value = torch.randn(2, len(rows.tokens), heads, head_size)
     paged = PagedKV(*torch.randn(2, batch * pages, heads, block_size, head_size))
     table = torch.randperm(batch * pages).view(batch, pages).int()
     query, output = torch.randn_like(key), torch.full_like(key, torch.nan)

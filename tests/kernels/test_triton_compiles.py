@@ -37,7 +37,6 @@ ELSEWHERE = [
     for case in CASES
     for target in ("sm_80", "sm_100", "gfx942")
     if "tree_attention" not in case.kernel.__module__ or "bf16_128" in case.name
-    if not (target == "sm_80" and "fp8e4nv" in case.name)  # a type of sm_89 and later
 ]
 
 

@@ -159,12 +159,12 @@ def test_switches_choose_the_attention_of_an_npu(switches, chosen, monkeypatch):
         monkeypatch.setenv(name, "1")
     monkeypatch.delenv("PANGU_NPU_TREE_ATTENTION", raising=False)
     assert npu_attention() == chosen
-    assert chosen in tree_attention.IMPLEMENTATIONS
+    assert tree_attention._OP.of(chosen)
 
 
 @pytest.mark.parametrize("name", NPU_IMPLEMENTATIONS)
 def test_an_npus_attention_is_named_but_what_is_off_stays_off(name, monkeypatch):
-    assert name in tree_attention.IMPLEMENTATIONS
+    assert tree_attention._OP.of(name)
     monkeypatch.setenv("PANGU_NPU_TREE_ATTENTION", name)
     assert npu_attention() == name
     monkeypatch.setenv("PANGU_DISABLE_NPU_FUSED_TREE", "1")

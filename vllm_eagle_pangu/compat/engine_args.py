@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The method in `EngineArgs`: what the user said, checked, and the worker; or its refusal."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial, wraps
 from pkgutil import resolve_name
@@ -10,6 +9,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal, tree_config
 
@@ -117,7 +117,7 @@ def _create_speculative_config(original: Callable) -> Callable:
         length = rest.pop("max_model_len", None)
         try:
             # The original writes into the arguments.
-            with _lent(self, speculative_config=rest, **dict.fromkeys(FLAT_KEYS)):
+            with lent(self, speculative_config=rest, **dict.fromkeys(FLAT_KEYS)):
                 config = original(self, *args, **kwargs)
         except (OSError, ValueError) as error:
             raise _unusable_head(rest["model"], error) from error
@@ -148,7 +148,7 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
         setattr(self, ATTRIBUTE, tree)
         try:
             # Without a word from the user vLLM schedules ahead of EAGLE drafts, as trees cannot.
-            with _lent(self, async_scheduling=False, enforce_eager=_is_eager(self, parts)):
+            with lent(self, async_scheduling=False, enforce_eager=_is_eager(self, parts)):
                 config = original(self, *args, **kwargs)
         finally:
             delattr(self, ATTRIBUTE)
@@ -199,17 +199,6 @@ def _use_v2_model_runner(original: Callable) -> Callable:
 
     use_v2_model_runner.eagle_pangu = True  # type: ignore[attr-defined]
     return use_v2_model_runner
-
-
-@contextmanager
-def _lent(engine_args: Any, **values: Any) -> Iterator[None]:
-    """With these values; afterwards they are the user's, who may use the arguments again."""
-    said = {name: getattr(engine_args, name) for name in values}
-    vars(engine_args).update(values)
-    try:
-        yield
-    finally:
-        vars(engine_args).update(said)
 
 
 def _is_eager(engine_args: Any, parts: PlatformParts) -> bool:

@@ -54,8 +54,11 @@ class Ops:
     commit_pages: Callable[..., None]
 
     @classmethod
-    def bind(cls, implementation: str, attention: str | None = None) -> "Ops":
-        """All ops of one implementation, `tree_attention` of another where `attention` says so."""
+    def bind(cls, implementation: str, attention: str | None = None, check: bool = False) -> "Ops":
+        """All ops of one implementation, `tree_attention` of another where `attention` says so.
+
+        `check`: see `tree_attention`.
+        """
         attention = attention or implementation
         name = implementation
         return cls(
@@ -67,7 +70,9 @@ class Ops:
             tree_build=partial(tree_build.tree_build, implementation=name),
             tree_prune=partial(tree_prune.tree_prune, implementation=name),
             tally_paths=partial(tree_prune.tally_paths, implementation=name),
-            tree_attention=partial(tree_attention.tree_attention, implementation=attention),
+            tree_attention=partial(
+                tree_attention.tree_attention, implementation=attention, check=check
+            ),
             tree_accept=partial(tree_accept.tree_accept, implementation=name),
             commit_slots=partial(kv_commit.commit_slots, implementation=name),
             commit_pages=partial(kv_commit.commit_pages, implementation=name),

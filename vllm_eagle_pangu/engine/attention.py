@@ -50,9 +50,10 @@ class TreeAttentionMixin(AttentionImpl):
         raise NotImplementedError
 
     def pages(self, layer: "Attention", kv_cache: torch.Tensor) -> PagedKV:
-        """`page_views`, made once per cache tensor."""
-        if self._pages is None or self._pages[0] != kv_cache.data_ptr():
-            self._pages = (kv_cache.data_ptr(), self.page_views(layer, kv_cache))
+        """`page_views`, made once per cache: a tensor or, on Ascend, a pair, known by its first."""
+        first = kv_cache if isinstance(kv_cache, torch.Tensor) else kv_cache[0]
+        if self._pages is None or self._pages[0] != first.data_ptr():
+            self._pages = (first.data_ptr(), self.page_views(layer, kv_cache))
         return self._pages[1]
 
     def forget_pages(self) -> None:

@@ -78,7 +78,9 @@ class TreeRunnerMixin(GPUModelRunner):
         self.tree_config = config
         self.reference_mode = config.verify_mode == "reference"
         implementation = "reference" if self.reference_mode else self.device_implementation
-        self.ops = Ops.bind(implementation, self.attention_implementation())
+        self.ops = Ops.bind(
+            implementation, self.attention_implementation(), check=self.reference_mode
+        )
         self.stages = Stages()
         # By request, the tree that was drafted for it and that no step has verified yet.
         self.trees: dict[str, PendingTree] = {}
@@ -328,9 +330,9 @@ class TreeRunnerMixin(GPUModelRunner):
     ) -> list[list[int]]:
         """Draft the next tree of every request; `[]` for requests that go without."""
         count = scheduler_output.total_num_scheduled_tokens
-        aux = [hidden_states] if aux_hidden_states is None else aux_hidden_states
-        target = TargetStates([hidden[:count] for hidden in aux], common_attn_metadata)
-        assert isinstance(self.in_flight, Accepted)
+        assert aux_hidden_states is not None and isinstance(self.in_flight, Accepted)
+        taps = [hidden[:count] for hidden in aux_hidden_states]
+        target = TargetStates(taps, common_attn_metadata)
         tokens = self._store_trees(self.step.draft(self.in_flight, target))
         self.stages.enter("other")
         return tokens

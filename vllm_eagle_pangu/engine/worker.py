@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker of ours adds to vLLM's, on every platform."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_eagle_pangu.compat import install_attention_backend
+from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.engine.warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -32,7 +31,9 @@ class TreeWorkerMixin(WorkerBase):
 
     def init_device(self) -> None:
         """Initialise the device and build the tree runner in place of vLLM's."""
-        with _lent(*self.lent_to, self.runner):
+        module, name = self.lent_to
+        # Building two runners instead would double the buffers.
+        with lent(module, **{name: self.runner}):
             super().init_device()
 
     def initialize_from_config(self, *args: Any, **kwargs: Any) -> None:
@@ -55,14 +56,3 @@ class TreeWorkerMixin(WorkerBase):
         if runner is not None and runner.tracer is not None:
             runner.tracer.close()
         super().shutdown()
-
-
-@contextmanager
-def _lent(module: ModuleType, name: str, runner: type) -> Iterator[None]:
-    """`module.name` is `runner` inside. Building two runners instead would double the buffers."""
-    original = getattr(module, name)
-    setattr(module, name, runner)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The drafter's input rows. All arrays are contiguous; B requests, N target rows, R
-// drafter rows: `rows` of the requests and their padding, then `mask_count` of each request.
+// drafter rows: `rows` of the requests, then `mask_count` of each request.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Call {
   int64_t *tokens, *draft_positions, *hidden_rows, *slots;  // [R]
   int64_t *draft_start, *sample_rows;                     // [B+1], [B]
   int64_t requests, depth, path_columns, input_id_bytes, query_start_bytes;
-  int64_t rows, mask_count, mask_token;
+  int64_t rows, target_rows, mask_count, mask_token;
 };
 
 void put(const Call& call, int64_t at, int64_t token, int64_t position, int64_t hidden_row,
@@ -71,27 +71,28 @@ void mask_request(const Call& call, int64_t b, int64_t sampled) {
   }
 }
 
+// N', or -1 if a request's rows are not among the `target_rows` or a tree lacks its root.
+int64_t count_rows(const Call& call) {
+  int64_t rows = 0, first = integer(call.query_start, call.query_start_bytes, 0);
+  if (first < 0) return -1;
+  for (int64_t b = 0; b < call.requests; b++) {
+    int64_t end = integer(call.query_start, call.query_start_bytes, b + 1), count = end - first;
+    if (count < (call.is_tree[b] ? 1 : 0) || end > call.target_rows) return -1;
+    rows += call.is_tree[b] ? call.depth + 1 : count;
+    first = end;
+  }
+  return rows;
+}
+
 }  // namespace
 
 extern "C" {
 
 int64_t draft_batch_call_bytes() { return sizeof(Call); }
 
-// N', or -1 if a request's rows are not among the `target_rows` or a tree lacks its root.
-int64_t draft_batch_rows(const void* query_start, const uint8_t* is_tree, int64_t requests,
-                         int64_t depth, int64_t target_rows, int64_t query_start_bytes) {
-  int64_t rows = 0, first = integer(query_start, query_start_bytes, 0);
-  if (first < 0) return -1;
-  for (int64_t b = 0; b < requests; b++) {
-    int64_t end = integer(query_start, query_start_bytes, b + 1), count = end - first;
-    if (count < (is_tree[b] ? 1 : 0) || end > target_rows) return -1;
-    rows += is_tree[b] ? depth + 1 : count;
-    first = end;
-  }
-  return rows;
-}
-
-void draft_batch(const Call* call) {
+// 0, and nothing is written, where `count_rows` does not give `rows`.
+int32_t draft_batch(const Call* call) {
+  if (count_rows(*call) != call->rows) return 0;
   int64_t at = 0, first = integer(call->query_start, call->query_start_bytes, 0);
   for (int64_t b = 0; b < call->requests; b++) {
     int64_t end = integer(call->query_start, call->query_start_bytes, b + 1);
@@ -108,7 +109,7 @@ void draft_batch(const Call* call) {
     first = end;
   }
   call->draft_start[call->requests] = at;
-  for (; at < call->rows; at++) put(*call, at, 0, 0, 0, -1);
+  return 1;
 }
 
 }

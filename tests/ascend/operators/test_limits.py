@@ -12,9 +12,7 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_ca
 from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE, npu_inputs
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import AttentionLayer, refuse_beyond_limits
 
-LAYER = AttentionLayer(
-    heads=32, kv_heads=8, head_size=128, block_size=128, dtype=torch.bfloat16, chip="A3"
-)
+LAYER = AttentionLayer(heads=32, kv_heads=8, head_size=128, block_size=128, dtype=torch.bfloat16)
 ALL = ("npu", "npu_torch_tree", "npu_splitfuse", "npu_padded")
 PARTS, SPLITFUSE, PADDED = ("npu", "npu_torch_tree"), ("npu_splitfuse",), ("npu_padded",)
 # The implementations, one value beyond a limit, and what the message says of it.
@@ -32,7 +30,6 @@ BEYOND: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (SPLITFUSE, {"head_size": 192}, r"block_size \* head_size=24576 must be at most 16384"),
     (SPLITFUSE, {"heads": 256}, r"heads \* head_size=32768 must be at most 16384"),
     (SPLITFUSE, {"requests": 2001}, "requests=2001 must be at most 2000"),
-    (SPLITFUSE, {"chip": "A5"}, "chip=A5 must be A2 or A3"),
     (PADDED, {"block_size": 64}, "block_size=64 must be 128, 256, 384 or 512"),
     (PADDED, {"head_size": 72}, "head_size=72 must be a multiple of 16, at most 512"),
     (PADDED, {"head_size": 528}, "head_size=528 must be"),

@@ -67,30 +67,30 @@ def run_draft_batch(
     next_tokens: torch.Tensor,
     linear_slots: torch.Tensor,
     depth: int,
-    draft_rows: int,
+    rows: int,
     mask_rows: MaskRows | None = None,
     cores: int = 1,
     order: CoreOrder = range,
 ) -> DraftRows:
-    """See `draft_batch.reference.draft_batch`. The host gives N' as `draft_rows`.
+    """See `draft_batch.reference.draft_batch`.
 
-    Where that is more than the batch has, the rows beyond are padding: zeros, and slot -1.
+    Where `rows` are more than the batch has, those beyond are padding: zeros, and slot -1.
     """
     requests = is_tree.shape[0]
     count = 0 if mask_rows is None else mask_rows.count
-    rows = draft_rows + requests * count
+    every = rows + requests * count
     outputs = {
-        "tokens": poisoned(rows),
-        "positions": poisoned(rows),
-        "hidden_rows": poisoned(rows),
-        "slots": poisoned(rows),
+        "tokens": poisoned(every),
+        "positions": poisoned(every),
+        "hidden_rows": poisoned(every),
+        "slots": poisoned(every),
         "query_start": poisoned(requests + 1),
         "sample_rows": poisoned(requests),
     }
     shape = {
         "requests": requests,
         "targetRows": input_ids.shape[0],
-        "draftRows": draft_rows,
+        "draftRows": rows,
         "depth": depth,
         "pathColumns": paths.rows.shape[1],
         "maskRows": count,

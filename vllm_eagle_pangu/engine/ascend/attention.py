@@ -6,6 +6,7 @@ Source: vllm_ascend/attention/attention_v1.py.
 """
 
 import copy
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,33 +74,11 @@ def _with_few_drafts(vllm_config: "VllmConfig") -> "VllmConfig":
 class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):
     """vllm-ascend's attention with tree rows."""
 
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int,
-        alibi_slopes: list[float] | None,
-        sliding_window: int | None,
-        kv_cache_dtype: str,
-        logits_soft_cap: float | None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = signature(AscendAttentionBackendImpl.__init__).bind(self, *args, **kwargs)
         # vllm-ascend drops it, which is checked behind its constructor.
-        self.logits_soft_cap = logits_soft_cap
-        super().__init__(
-            num_heads,
-            head_size,
-            scale,
-            num_kv_heads,
-            alibi_slopes,
-            sliding_window,
-            kv_cache_dtype,
-            logits_soft_cap,
-            *args,
-            **kwargs,
-        )
+        self.logits_soft_cap = given.arguments["logits_soft_cap"]
+        super().__init__(*args, **kwargs)
 
     def page_views(self, layer: "Attention", kv_cache: KVPages) -> PagedKV:
         """Key and value views `[blocks, Hk, block_size, K]` of two `[blocks, block_size, Hk, K]`.
@@ -108,13 +87,6 @@ class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):
         """
         key, value = kv_cache
         return PagedKV(key=key.transpose(1, 2), value=value.transpose(1, 2))
-
-    def pages(self, layer: "Attention", kv_cache: KVPages) -> PagedKV:
-        """`page_views`, made once per cache: of the same address while its key tensor is."""
-        address = kv_cache[0].data_ptr()
-        if self._pages is None or self._pages[0] != address:
-            self._pages = (address, self.page_views(layer, kv_cache))
-        return self._pages[1]
 
     def forget_pages(self) -> None:
         """vllm-ascend keeps the two tensors, too."""

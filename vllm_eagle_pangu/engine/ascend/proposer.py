@@ -5,20 +5,16 @@ from typing import Any, NoReturn
 
 from vllm_ascend.spec_decode import AscendEagleProposer
 
+from vllm_eagle_pangu.compat.lent import lent
+
 
 class TreeAscendProposer(AscendEagleProposer):
     """Of the class that vllm-ascend's runner asserts; trees are drafted by `step.draft`."""
-
-    num_speculative_tokens: int
 
     def _propose(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise AssertionError("a chain would be drafted where the runner drafts trees")
 
     def dummy_run(self, *args: Any, **kwargs: Any) -> None:
         """One pass over as many rows, where vllm-ascend's makes one for each drafted token."""
-        drafts = self.num_speculative_tokens
-        self.num_speculative_tokens = 1
-        try:
+        with lent(self, num_speculative_tokens=1):
             super().dummy_run(*args, **kwargs)
-        finally:
-            self.num_speculative_tokens = drafts
