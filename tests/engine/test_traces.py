@@ -68,7 +68,7 @@ def test_a_rate_below_one_traces_the_requests_of_its_share(traced, tmp_path):
     with traced(trace_sample_rate=0.4) as running:
         running.generate(PROMPTS * 8, max_tokens=6)
         tracer = running.runner.tracer
-        wanted = tracer.writer.wants
+        wanted = tracer.writer.config.samples
     (run,) = reader.run_folders(tmp_path)
     seen = {record["request"] for record in reader.read_run(run)}
     assert 0 < len(seen) < 24 and all(map(wanted, seen))

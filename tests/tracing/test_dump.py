@@ -74,8 +74,9 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_kept(tmp_path: Path):
     assert read.requests[1].path is not None
 
 
-def test_a_run_holds_at_most_its_number_of_dumps(tmp_path: Path, caplog):
-    paths = [write_dump(tmp_path, failure(), FailedStep(), max_dumps=3) for _ in range(5)]
+def test_a_run_holds_at_most_its_number_of_dumps(tmp_path: Path, monkeypatch, caplog):
+    monkeypatch.setattr(dump, "MAX_DUMPS", 3)
+    paths = [write_dump(tmp_path, failure(), FailedStep()) for _ in range(5)]
     assert paths[3:] == [None, None]
     assert sorted(tmp_path.iterdir()) == paths[:3]
     assert "no more in this run" in caplog.text
@@ -104,11 +105,11 @@ def test_writing_a_dump_never_raises_over_the_failure_itself(tmp_path: Path, cap
     assert len(caplog.records) == 1
 
 
-def test_a_writer_dumps_into_its_run_with_its_manifest(tmp_path: Path):
+def test_a_dump_holds_its_runs_manifest(tmp_path: Path):
     writer = TraceWriter(TraceConfig(str(tmp_path)), {"tree_width": 4}, seed=3)
-    path = writer.dump(failure(), whole_step())
     writer.close()
-    assert path is not None and path.parent == writer.folder / "dumps"
+    path = write_dump(tmp_path, failure(), whole_step(), writer.manifest)
+    assert path is not None
     manifest = read_dump(path).manifest
     assert (manifest["run"], manifest["seed"]) == (writer.folder.name, 3)
     assert manifest["configuration"] == {"tree_width": 4}

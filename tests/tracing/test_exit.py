@@ -7,16 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from vllm_eagle_pangu.tracing import writer as writer_module
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.reader import read_manifest, read_run, run_folders
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 
 PROGRAM = """
 import sys
+from vllm_eagle_pangu.tracing import writer as writer_module
 from vllm_eagle_pangu.tracing.config import TraceConfig
-from vllm_eagle_pangu.tracing.writer import TraceWriter
 
-writer = TraceWriter(TraceConfig(sys.argv[1]), flush_seconds=3600.0)
+writer_module.FLUSH_SECONDS = 3600.0
+writer = writer_module.TraceWriter(TraceConfig(sys.argv[1]))
 writer.request_ended("a", 1, 1)
 raise SystemExit(3)
 """
@@ -47,7 +49,8 @@ def test_a_fork_does_not_close_its_parents_run(tmp_path: Path):
 
 
 def _trace(folder: Path) -> None:
-    writer = TraceWriter(TraceConfig(str(folder)), flush_seconds=3600.0)
+    writer_module.FLUSH_SECONDS = 3600.0
+    writer = TraceWriter(TraceConfig(str(folder)))
     writer.request_ended("a", 1, 1)
 
 

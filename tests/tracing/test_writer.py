@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.tracing import writer as writer_module
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.lines import StepEntry, step_lines
 from vllm_eagle_pangu.tracing.reader import read_manifest, read_run
@@ -22,12 +23,18 @@ AT_CLOSE = 3600.0
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., TraceWriter]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TraceWriter]:
     """A writer into a fresh folder: `start(sample_rate=..., max_bytes=..., queue_rows=...)`."""
 
-    def started(sample_rate: float = 1.0, max_bytes: int = 2**20, **options) -> TraceWriter:
-        config = TraceConfig(str(tmp_path), sample_rate, max_bytes)
-        return TraceWriter(config, **{"flush_seconds": AT_CLOSE} | options)
+    def started(
+        sample_rate: float = 1.0,
+        max_bytes: int = 2**20,
+        queue_rows: int = writer_module.QUEUE_ROWS,
+        flush_seconds: float = AT_CLOSE,
+    ) -> TraceWriter:
+        monkeypatch.setattr(writer_module, "QUEUE_ROWS", queue_rows)
+        monkeypatch.setattr(writer_module, "FLUSH_SECONDS", flush_seconds)
+        return TraceWriter(TraceConfig(str(tmp_path), sample_rate, max_bytes))
 
     return started
 
@@ -124,7 +131,7 @@ def test_sampling_takes_the_same_requests_every_time(start):
     runs = []
     for _ in range(2):
         writer = start(sample_rate=0.25)
-        wanted = {name for name in names if writer.wants(name)}
+        wanted = {name for name in names if writer.config.samples(name)}
         trace(writer, 0, tree, names)
         for name in names:
             writer.request_ended(name, 1, 1)

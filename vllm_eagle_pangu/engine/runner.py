@@ -16,7 +16,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.outputs import SamplerOutput
 
-from vllm_eagle_pangu.compat.engine_args import _lent as lent
+from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops

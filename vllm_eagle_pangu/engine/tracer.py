@@ -13,8 +13,9 @@ from vllm_eagle_pangu.step.commit import Committed
 from vllm_eagle_pangu.step.place import Placed
 from vllm_eagle_pangu.step.stages import Observer, Result
 from vllm_eagle_pangu.tracing.config import TraceConfig
-from vllm_eagle_pangu.tracing.dump import CacheState, FailedStep
+from vllm_eagle_pangu.tracing.dump import CacheState, FailedStep, write_dump
 from vllm_eagle_pangu.tracing.lines import StepEntry
+from vllm_eagle_pangu.tracing.schema import DUMPS
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class StepTracer(Observer):
 
     def failed(self, error: Exception) -> None:
         """See `Observer`: leaves a dump."""
-        self.writer.dump(error, self._failed())
+        write_dump(self.writer.folder / DUMPS, error, self._failed(), self.writer.manifest)
 
     def _write(self, accepted: Accepted) -> None:
         placed, paths = accepted.placed.trees, accepted.trees

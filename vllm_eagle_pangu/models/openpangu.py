@@ -36,9 +36,6 @@ ModelOutput: TypeAlias = (
 class TappedOpenPanguModel(openpangu.OpenPanguModel, EagleModelMixin):
     """`OpenPanguModel` that also returns the taps in `aux_hidden_state_layers`."""
 
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix)
-
     def forward(
         self,
         # [N] int64

@@ -26,24 +26,6 @@ from vllm_eagle_pangu.models.registration import (
 WEIGHTS_FILE = "model.safetensors"
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
 
-_SHARED_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "max_position_embeddings",
-    "hidden_act",
-    "rms_norm_eps",
-    "initializer_range",
-    "tie_word_embeddings",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "head_dim",
-)
-
 
 def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
     """Translate an openPangu Embedded `config.json` into transformers' Llama config.
@@ -53,13 +35,9 @@ def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
             norms, sinks), or biases that Llama cannot place.
     """
     _refuse_unlike_llama(config)
-    pangu = PanguEmbeddedConfig.from_dict(config)
-    return LlamaConfig(
-        **{key: getattr(pangu, key) for key in _SHARED_KEYS},
-        attention_bias=bool(config.get("attention_bias") or config.get("bias")),
-        mlp_bias=pangu.mlp_bias,
-        rope_parameters=pangu.rope_parameters,
-    )
+    bias = bool(config.get("attention_bias") or config.get("bias"))
+    llama: LlamaConfig = PanguEmbeddedConfig.from_dict(config, attention_bias=bias)
+    return llama
 
 
 def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dict[str, Any]:
@@ -76,19 +54,15 @@ def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dic
         )
     if config.mlp_bias:
         raise ValueError("mlp_bias=True has no openPangu equivalent: set mlp_bias to False")
-    pangu: dict[str, Any] = {
+    renamed = ("attention_bias", "mlp_bias", "rope_parameters", "dtype")
+    shared = {key: value for key, value in config.to_diff_dict().items() if key not in renamed}
+    return shared | {
         "architectures": [PANGU_ARCHITECTURE],
         "model_type": PANGU_MODEL_TYPE,
+        "bias": bool(config.attention_bias),
+        "rope_theta": float(rope.get("rope_theta", 10000.0)),
+        "torch_dtype": dtype,
     }
-    pangu.update({key: getattr(config, key) for key in _SHARED_KEYS})
-    pangu.update(
-        bias=bool(config.attention_bias),
-        rope_theta=float(rope.get("rope_theta", 10000.0)),
-        attention_dropout=0.0,
-        use_cache=True,
-        torch_dtype=dtype,
-    )
-    return pangu
 
 
 def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -114,7 +88,7 @@ def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
 def load_pangu_as_llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaForCausalLM:
     """Load an openPangu Embedded folder (safetensors, sharded or not) as `LlamaForCausalLM`.
 
-    `dtype` None keeps the dtype of the stored embedding.
+    `dtype` None: config.json's, else that of the weights.
 
     Raises:
         ValueError: the weights do not match the config; names both sides.

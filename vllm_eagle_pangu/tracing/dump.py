@@ -72,9 +72,8 @@ def write_dump(
     error: BaseException,
     failed: FailedStep,
     manifest: Mapping[str, Any] | None = None,
-    max_dumps: int = MAX_DUMPS,
 ) -> Path | None:
-    """Write a new file into `directory`, at most `max_dumps` of them; None where that is not done.
+    """Write a new file into `directory`, at most `MAX_DUMPS` of them; None where that is not done.
 
     `manifest`: of the run. Never raises: whatever goes wrong is logged once, for `error` is what
     its caller has to deal with.
@@ -83,7 +82,7 @@ def write_dump(
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         count = len(list(folder.glob("*.json")))
-        if count >= max_dumps:
+        if count >= MAX_DUMPS:
             logger.warning("traces: %d failure dumps written, no more in this run", count)
             return None
         path = folder / f"{count:02d}-{type(error).__name__}.json"

@@ -13,17 +13,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.util import Finalize
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from vllm_eagle_pangu.tracing.bounded_lines import BoundedLines
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.lines import RequestTotals, StepEntry, step_lines
 from vllm_eagle_pangu.tracing.manifest import start_run, utc_now, write_json
-from vllm_eagle_pangu.tracing.schema import DUMPS, MANIFEST
-
-if TYPE_CHECKING:
-    from vllm_eagle_pangu.tracing.dump import FailedStep
+from vllm_eagle_pangu.tracing.schema import MANIFEST
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +45,7 @@ class _Work(NamedTuple):
 class TraceWriter:
     """The traces of this process, in a new run folder; `close` ends them, at exit at the latest.
 
-    `configuration`, `seed`, `device`: for the manifest. `queue_rows`, `flush_seconds`: how much may
-    wait for the writer's thread, and how long.
+    `configuration`, `seed`, `device`: for the manifest.
 
     The methods are for one thread, the engine's. Raises ValueError where the folder cannot be made.
     """
@@ -61,14 +56,11 @@ class TraceWriter:
         configuration: Mapping[str, Any] | None = None,
         seed: int | None = None,
         device: str = "cpu",
-        queue_rows: int = QUEUE_ROWS,
-        flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.config = config
         self.folder, self.manifest = start_run(config, configuration or {}, seed, device)
         self._lines = BoundedLines(self.folder, config.max_bytes)
         self._queue: deque[_Work] = deque()
-        self._queue_rows, self._flush_seconds = queue_rows, flush_seconds
         # Rows put in, counted by the engine's thread, and taken out, counted by the writer's.
         self._rows_in = self._rows_out = 0
         self._queue_full = self._failed = 0
@@ -81,25 +73,21 @@ class TraceWriter:
         # Unlike atexit this also runs in a process that multiprocessing forked.
         self._at_exit = Finalize(None, self._close, exitpriority=0)
 
-    def wants(self, request: str) -> bool:
-        """Whether lines are written for this request; the same in every process."""
-        return self.config.samples(request)
-
     def now_us(self, now: float | None = None) -> int:
         """Microseconds from the start of the run to `now`, of `time.perf_counter`."""
         return int(((time.perf_counter() if now is None else now) - self._origin) * 1e6)
 
     def request_started(self, request: str) -> None:
         """Without this call a request starts with its first tree."""
-        if self.wants(request):
+        if self.config.samples(request):
             start = partial(self._totals.__setitem__, request, RequestTotals(self.now_us()))
-            self._put(_Work(start, (), ENTRY_ROWS), 2 * self._queue_rows)
+            self._put(_Work(start, (), ENTRY_ROWS), 2 * QUEUE_ROWS)
 
     def step(self, entry: StepEntry) -> None:
         """Trace a step; microseconds, no waiting."""
         rows = entry.tree.tokens.numel() + ENTRY_ROWS
         work = _Work(partial(self._write_step, entry), entry.requests, rows)
-        self._put(work, self._queue_rows)
+        self._put(work, QUEUE_ROWS)
 
     def request_ended(
         self,
@@ -112,16 +100,10 @@ class TraceWriter:
 
         `ended_at`: of `time.perf_counter`, where the end is learnt of later; now by default.
         """
-        if self.wants(request):
+        if self.config.samples(request):
             ended_us = self.now_us(ended_at)
             end = partial(self._write_request, request, prompt_tokens, output_tokens, ended_us)
-            self._put(_Work(end, (request,), ENTRY_ROWS), 2 * self._queue_rows)
-
-    def dump(self, error: BaseException, failed: "FailedStep") -> Path | None:
-        """Write a failure dump into the run folder; see `dump.write_dump`."""
-        from vllm_eagle_pangu.tracing.dump import write_dump
-
-        return write_dump(self.folder / DUMPS, error, failed, self.manifest)
+            self._put(_Work(end, (request,), ENTRY_ROWS), 2 * QUEUE_ROWS)
 
     def close(self) -> None:
         """Write what is waiting, and the end into the manifest; later calls trace nothing."""
@@ -136,7 +118,7 @@ class TraceWriter:
     def _put(self, work: _Work, room: int) -> None:
         """Ends and starts are small and few, and sums need them: they get twice the room."""
         if self._rows_in - self._rows_out + work.rows > room or self._closing.is_set():
-            self._queue_full += sum(map(self.wants, work.requests))
+            self._queue_full += sum(map(self.config.samples, work.requests))
             return
         self._rows_in += work.rows
         self._queue.append(work)
@@ -144,7 +126,7 @@ class TraceWriter:
     def _run(self) -> None:
         closing = False
         while not closing:
-            closing = self._closing.wait(self._flush_seconds)
+            closing = self._closing.wait(FLUSH_SECONDS)
             self._drain()
         self._lines.close()
 
@@ -156,12 +138,12 @@ class TraceWriter:
             except Exception:
                 if not self._failed:
                     logger.warning("traces: a step could not be written", exc_info=True)
-                self._failed += sum(map(self.wants, work.requests))
+                self._failed += sum(map(self.config.samples, work.requests))
             self._rows_out += work.rows
         self._lines.flush()
 
     def _write_step(self, entry: StepEntry) -> None:
-        for line in step_lines(entry, self.wants):
+        for line in step_lines(entry, self.config.samples):
             totals = self._totals.setdefault(line.request, RequestTotals(entry.time_us))
             totals.steps += 1
             totals.nodes += line.nodes

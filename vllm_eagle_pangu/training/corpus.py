@@ -9,7 +9,6 @@ of `package/relative path` alone.
 import ast
 import hashlib
 import importlib.util
-import json
 import math
 import random
 import re
@@ -22,7 +21,7 @@ from typing import NamedTuple
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from vllm_eagle_pangu.measure.files import write_json_lines
 from vllm_eagle_pangu.training.config import CorpusConfig
@@ -68,8 +67,14 @@ def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
     training, held_out = split_corpus(config)
     texts = [file.text for file in training]
     files = folder / TOKENIZER_FOLDER
-    save_tokenizer(train_bpe(texts, config.vocab_size), files, config.max_length)
-    tokenizer = AutoTokenizer.from_pretrained(files)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=train_bpe(texts, config.vocab_size),
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        model_max_length=config.max_length,
+    )
+    tokenizer.save_pretrained(files)
     (folder / "heldout.txt").write_text("".join(sorted(f"{file.name}\n" for file in held_out)))
     asked = (
         {"source": source, "prompt": prompt}
@@ -108,21 +113,6 @@ def train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
         single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
     return tokenizer
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
-    """Write tokenizer.json, and a config that transformers 4 reads too, unlike what 5 saves."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BOS,
-        "eos_token": EOS,
-        "pad_token": PAD,
-        "model_max_length": max_length,
-        "clean_up_tokenization_spaces": False,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def split_corpus(config: CorpusConfig) -> tuple[list[SourceFile], list[SourceFile]]:

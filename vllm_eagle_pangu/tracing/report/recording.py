@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorded run, read from its folder and checked."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.tracing.reader import read_lines, read_manifest, run_folders
 from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS
 
 Record = TypeVar("Record")
+
+
+def _microseconds(values: dict[str, float]) -> dict[str, float]:
+    """Of what a line says of times, those of stages, by stage."""
+    return {
+        name.removesuffix("_us"): value for name, value in values.items() if name.endswith("_us")
+    }
 
 
 @dataclass(frozen=True)
@@ -26,16 +35,29 @@ class Step:
     `stage_us`: microseconds by stage, of the whole batch.
     """
 
-    number: int
+    number: Annotated[int, Field(validation_alias="step")]
     request: str
     batch_size: int
     prefix_tokens: int
     tokens: list[int]
     parents: list[int]
     scores: list[float]
-    accepted: list[int]
+    accepted: Annotated[list[int], Field(validation_alias="accepted_rows")]
     emitted: list[int]
-    stage_us: dict[str, float]
+    stage_us: Annotated[dict[str, float], AfterValidator(_microseconds)]
+
+    def __post_init__(self) -> None:
+        rows, path = len(self.tokens), self.accepted
+        if not rows or len(self.parents) != rows or len(self.scores) != rows:
+            raise ValueError(
+                "tokens, parents and scores must have one entry per row, root included"
+            )
+        if any(not 0 <= parent < max(row, 1) for row, parent in enumerate(self.parents)):
+            raise ValueError("a row's parent must stand before it")
+        if path[:1] != [0] or any(not 0 <= row < rows for row in path):
+            raise ValueError("accepted_rows must be rows of the tree, 0 first")
+        if any(self.parents[row] != above for above, row in pairwise(path)):
+            raise ValueError("accepted_rows must lead from each row to one of its children")
 
     @property
     def nodes(self) -> int:
@@ -50,12 +72,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Request:
-    """One finished request; `duration_us` is None where the run does not say."""
+    """One finished request."""
 
-    name: str
+    name: Annotated[str, Field(validation_alias="request")]
     prompt_tokens: int
     output_tokens: int
-    duration_us: float | None
+    started_us: float | None = None
+    ended_us: float | None = None
+
+    @property
+    def duration_us(self) -> float | None:
+        """None where the run does not say."""
+        if self.started_us is None or self.ended_us is None:
+            return None
+        return self.ended_us - self.started_us
 
 
 @dataclass(frozen=True)
@@ -97,68 +127,24 @@ def read_recording(folder: Path) -> Recording:
     return Recording(
         folder=folder,
         manifest=read_manifest(folder),
-        steps=list(_records(folder / STEPS, "step", _step)),
-        requests=list(_records(folder / REQUESTS, "request", _request)),
+        steps=list(_records(folder / STEPS, "step", Step)),
+        requests=list(_records(folder / REQUESTS, "request", Request)),
     )
 
 
-def _records(path: Path, kind: str, build: Callable[[dict[str, Any]], Record]) -> Iterator[Record]:
+def _records(path: Path, name: str, kind: type[Record]) -> Iterator[Record]:
     if not path.is_file():
         return
+    known = TypeAdapter(kind)
     for number, record in enumerate(read_lines(path), start=1):
-        if record.get("kind") != kind:
+        if record.get("kind") != name:
             continue
         try:
-            yield build(record)
-        except KeyError as error:
-            raise _bad_record(f"{path}:{number}", f"a {kind} without the key {error}") from error
-        except (AttributeError, TypeError, ValueError) as error:
-            raise _bad_record(f"{path}:{number}", f"no proper {kind}: {error}") from error
-
-
-def _step(record: dict[str, Any]) -> Step:
-    step = Step(
-        number=int(record["step"]),
-        request=str(record["request"]),
-        batch_size=int(record.get("batch_size", 1)),
-        prefix_tokens=int(record["prefix_tokens"]),
-        tokens=[int(token) for token in record["tokens"]],
-        parents=[int(parent) for parent in record["parents"]],
-        scores=[float(score) for score in record["scores"]],
-        accepted=[int(row) for row in record["accepted_rows"]],
-        emitted=[int(token) for token in record["emitted"]],
-        stage_us={
-            name.removesuffix("_us"): float(value)
-            for name, value in record.get("stage_us", {}).items()
-            if name.endswith("_us") and value is not None
-        },
-    )
-    _check_tree(step)
-    return step
-
-
-def _check_tree(step: Step) -> None:
-    rows = len(step.tokens)
-    if not rows or len(step.parents) != rows or len(step.scores) != rows:
-        raise ValueError("tokens, parents and scores must have one entry per row, root included")
-    if any(not 0 <= parent < max(row, 1) for row, parent in enumerate(step.parents)):
-        raise ValueError("a row's parent must stand before it")
-    path = step.accepted
-    if path[:1] != [0] or any(not 0 <= row < rows for row in path):
-        raise ValueError("accepted_rows must be rows of the tree, 0 first")
-    if any(step.parents[row] != above for above, row in pairwise(path)):
-        raise ValueError("accepted_rows must lead from each row to one of its children")
-
-
-def _request(record: dict[str, Any]) -> Request:
-    started, ended = record.get("started_us"), record.get("ended_us")
-    return Request(
-        name=str(record["request"]),
-        prompt_tokens=int(record["prompt_tokens"]),
-        output_tokens=int(record["output_tokens"]),
-        duration_us=None if started is None or ended is None else float(ended) - float(started),
-    )
-
-
-def _bad_record(place: str, problem: str) -> ValueError:
-    return refusal("file", place, problem, "remove the line, or record the run anew")
+            yield known.validate_python(record)
+        except ValidationError as error:
+            found = error.errors()[0]
+            problem = ": ".join([*map(str, found["loc"]), found["msg"]])
+            mend = "remove the line, or record the run anew"
+            raise refusal(
+                "file", f"{path}:{number}", f"no proper {name}: {problem}", mend
+            ) from error
