@@ -126,8 +126,8 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
             costs = policy.costs
             costs.solve()
             times["plain"][batch] = costs.of_plain(batch)
-            times["level"][batch] = costs.of_level(batch)
-            times["rest"][batch] = float(costs.rest.each @ (1, batch))
+            times["level"][batch] = costs.of_level(batch * SHAPE.width)
+            times["rest"][batch] = costs.of_rest(batch, SHAPE.width)
             print(batch, {part: round(1e3 * those[batch], 2) for part, those in times.items()})
     growths = drafter.growths[SHAPE.width]
     every = [growth for request in growths for growth in growths[request]]

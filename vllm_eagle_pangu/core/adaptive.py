@@ -293,7 +293,7 @@ class AdaptiveShapes:
             forward_s=forward,
             row_s=row - forward,
             level_s=costs.of_level(batch * self._width),
-            rest_s=float(costs.rest.each @ (1, batch)),
+            rest_s=costs.of_rest(batch, self._width),
         )
 
     def _reassess(self, batch: int) -> None:

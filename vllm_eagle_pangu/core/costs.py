@@ -14,14 +14,15 @@ class StepCosts:
 
     `plain`: of a step without trees. Of one with trees for most, `forward`: of the target, with its
     logits and draws, by rows and requests; `level`: of drafting a level below the first, by rows;
-    `rest`: of all else, by trees. For stages that are measured where they run: on the
-    host. Steps that also read prompts teach nothing, nor do those whose rows or trees are of a
-    number that was never seen, as on a CPU the first matrix product of a size takes far longer.
+    `rest`: of all else, by trees and rows of a level. For stages that are measured where they run:
+    on the host. Steps that also read prompts teach nothing, nor do those whose rows, or rows of a
+    level, are of a number that was never seen, as on a CPU the first matrix product of a size takes
+    far longer.
     """
 
     def __init__(self) -> None:
         self.forward = Durations(3)
-        self.plain, self.level, self.rest = Durations(2), Durations(2), Durations(2)
+        self.plain, self.level, self.rest = Durations(2), Durations(2), Durations(3)
         self.clock = time.perf_counter
         # Of the trees being drafted, of levels below the first: their seconds, how many these are
         # of, how many there are beside, and since when the last one runs.
@@ -51,11 +52,15 @@ class StepCosts:
         """Seconds of a level below the first, of as many rows as trees are wide together."""
         return float(self.level.each @ (1, rows))
 
+    def of_rest(self, trees: int, width: int) -> float:
+        """Seconds of all but the forward and the levels below the first."""
+        return float(self.rest.each @ (1, trees, trees * width))
+
     def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape
         that broadcasts."""
         below = self.of_level(batch * width) * (levels - 1)
-        return self.of_forward(batch, nodes) + below + float(self.rest.each @ (1, batch))
+        return self.of_forward(batch, nodes) + below + self.of_rest(batch, width)
 
     def drew(self, level: int) -> None:
         """A level of trees is there."""
@@ -89,8 +94,8 @@ class StepCosts:
                     self.level.add((1, rows), self._levels / self._timed)
                 levels = self._levels + self._more * self.of_level(rows)
                 usual = float(self.forward.each @ (1, report.rows, batch)) + levels
-                usual += float(self.rest.each @ (1, drafted))
+                usual += self.of_rest(drafted, width)
                 self.forward.add((1, report.rows, batch), forward)
-                self.rest.add((1, drafted), max(rest - levels, 0.0))
+                self.rest.add((1, drafted, rows), max(rest - levels, 0.0))
                 return min(forward + rest, HICCUP * usual) if self.rest.known > ENOUGH else 0.0
         return 0.0
