@@ -31,6 +31,7 @@ from engines import engine, save
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import FixedShape, StepReport, TreePolicy
 from vllm_eagle_pangu.core.request import RequestView
@@ -185,7 +186,7 @@ def choose(of: pair.Pair, batches: Sequence[int]) -> Iterator[dict]:
     arguments = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_seqs": max(batches)}
     with engine(adaptive(SHAPE), of=of, **arguments) as llm:
         for batch in batches:
-            policy = Timed(Always(shared=True, depth=True))
+            policy = Timed(Always(shared=True, depth=True, width=True))
             with llm.watched(policy=policy):
                 for _ in range(REPEATS):
                     llm.generate((prompts * batch)[:batch], max_tokens=96, ignore_eos=True)
@@ -219,7 +220,7 @@ class Machine:
         self.now, self.factor = 0.0, 1.0
         self._recorded, self._random = recorded, np.random.default_rng(seed)
 
-    def takes(self, part: str, *size: int) -> float:
+    def takes(self, part: str, *size: float) -> float:
         """Seconds of a part of a step, by which the clock goes on."""
         known = self._recorded[part]
         if part == "forward":
@@ -296,20 +297,25 @@ class Service:
             return 0
         (shape,) = {shape for shape in plan if shape}
         at, count = torch.from_numpy(self.at[self.drafted]), len(self.drafted)
-        score, depth = self.score[at, 1:], 1
-        began = self.machine.now
+        tokens, score, parent = (of[at, 1:] for of in (self.tokens, self.score, self.parent))
+        width, roots = SHAPE.width, self.tokens[at, 0]
+        if shape.width < width:
+            every = EVERYTHING.width, EVERYTHING.depth, EVERYTHING.nodes
+            whole = OPS.tree_build(roots, tokens, score, parent, *every)
+            held = narrower(TreeBatch.of(whole, SHAPE.depth), shape.width)
+            score = score.masked_fill(~torch.from_numpy(held[:, 1:]), -torch.inf)
+        began, depth = self.machine.now, 1
         while depth < shape.depth:
-            level = score[:, level_slice(shape.width, depth)]
+            level = score[:, level_slice(width, depth)]
             if not policy.deepen(depth, level.topk(shape.width, dim=1).values):
                 break
             depth += 1
-            self.machine.takes("level", count)
+            self.machine.takes("level", count * shape.width / width)
         seconds["grow"] = self.machine.now - began
-        of_levels = slice(0, level_slice(shape.width, depth).stop)
+        of_levels = slice(0, level_slice(width, depth).stop)
         nodes = min(shape.nodes, of_levels.stop)
-        of_all = (self.tokens[at, 1:], score, self.parent[at, 1:])
-        candidates = [values[:, of_levels] for values in of_all]
-        trees = OPS.tree_build(self.tokens[at, 0], *candidates, shape.width, depth, nodes)
+        candidates = [values[:, of_levels] for values in (tokens, score, parent)]
+        trees = OPS.tree_build(roots, *candidates, width, depth, nodes)
         (kept,) = policy.keep([TreeBatch.of(trees, depth)], len(self.at))
         with_nodes = np.flatnonzero(kept.node_count)
         if len(with_nodes):
@@ -325,19 +331,21 @@ class Always(AdaptiveShapes):
     """Adaptive trees, one for every request in every step.
 
     `shared`: the nodes go to whichever trees they are worth most in, not as many to each. `depth`:
-    as deep as pays, not all levels.
+    as deep as pays, not all levels; `width`: as wide as pays.
     """
 
-    def __init__(self, shared: bool, depth: bool) -> None:
+    def __init__(self, shared: bool, depth: bool, width: bool) -> None:
         super().__init__(SHAPE, OPS)
         self._shared, self._depth = shared, depth
+        if not width:
+            self.widths, self._held = self.widths[-1:], self._held[-1:]
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         seen = self._seen(len(requests))
         seen.pays = seen.near = True
         super().plan(requests)
         self._drafted = len(requests)
-        return [self.largest] * len(requests)
+        return [self._shape()] * len(requests)
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         return super().deepen(level, score) or not self._depth
@@ -424,9 +432,10 @@ def ablate(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[
         plain = settled(recorded, batch, PLAIN)
         policies = {
             "fixed": FixedShape(SHAPE),
-            "as many nodes as pay": Always(shared=False, depth=False),
-            "of all requests' trees together": Always(shared=True, depth=False),
-            "as deep as pays": Always(shared=True, depth=True),
+            "as many nodes as pay": Always(shared=False, depth=False, width=False),
+            "of all requests' trees together": Always(shared=True, depth=False, width=False),
+            "as deep as pays": Always(shared=True, depth=True, width=False),
+            "as wide as pays": Always(shared=True, depth=True, width=True),
             "or none": AdaptiveShapes(SHAPE, OPS),
         }
         speeds = {name: settled(recorded, batch, each) for name, each in policies.items()}
