@@ -156,7 +156,7 @@ class Costs(StepCosts):
     def of_forward(self, batch, nodes):
         return 1 + self.row * (batch + nodes)
 
-    def saw(self, report, drafted, before):
+    def saw(self, report, drafted, before, width):
         return 1 + self.row * report.rows
 
 
