@@ -183,7 +183,7 @@ SEAMS: tuple[Seam, ...] = (
             initialize_kv_cache input_batch input_ids kv_cache_config load_model max_model_len
             max_num_reqs max_num_tokens model model_config model_memory_usage num_spec_tokens
             positions propose_draft_token_ids query_start_loc requests sample_tokens sampler
-            vllm_config
+            speculative_config vllm_config
         vllm.v1.worker.gpu_worker:Worker: compile_or_warm_up_model init_device
             initialize_from_config model_runner shutdown
         vllm.v1.worker.utils:AttentionGroup: get_metadata_builder

@@ -16,7 +16,7 @@ from math import exp, log2
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.costs import StepCosts, believed_seconds
 from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
@@ -39,10 +39,10 @@ ENOUGH = 16
 # So often trees are remembered, and it is asked anew whether they pay; for a batch of another size,
 # too, where they are drafted.
 REMEMBERED, REASSESSED = 4, 8
-# Trees are as wide and as deep as may be once in so many steps, and once in as many one wide.
-LOOK_DEEPER = 32
-# Widths that a policy chooses from, up to its largest shape's.
-WIDTHS = (1, 2, 4, 8)
+# Of so many steps three have trees with all levels: as wide as may be, as wide as now, one wide.
+LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
+# Widths that a policy chooses from, up to its largest shape's, if they are so much faster.
+WIDTHS, FASTER = (1, 2, 4, 8), 1.02
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
@@ -157,7 +157,7 @@ class AdaptiveShapes:
         looks_at_plain = seen.plans % often < few
         looks_at_trees = seen.plans < self._looks(batch)
         if seen.looking and not looks_at_trees:
-            self._reassess(batch)
+            self._reassess(batch, anew=True)
             plain = self.costs.of_plain(batch)
             pause = int(seen.lost / (LOOKING * plain)) if plain else 0
             seen.pause = min(max(pause, LOOK_AGAIN), LOOK_AT_TREES[1])
@@ -176,10 +176,11 @@ class AdaptiveShapes:
             return [None] * batch
         seen.plans += 1
         other = batch != self._batch and (seen.pays or looks_at_trees)
-        if self._plans % REASSESSED == 0 or other:
-            self._reassess(batch)
+        anew = self._plans % REASSESSED == 0
+        if anew or other:
+            self._reassess(batch, anew)
         turn = self._plans % LOOK_DEEPER
-        self._whole = looks_at_trees or turn == 0
+        self._whole = looks_at_trees or turn in (WIDEST, USUAL, NARROWEST)
         # A look is half at the widest trees, half at those of by now: that tells what rows of a
         # level take, too, as does a step of the narrowest now and then.
         largest, narrowest = self.largest.width, self.widths[0]
@@ -188,8 +189,7 @@ class AdaptiveShapes:
             further = narrowest if self._width == largest else self._width
             self._width_now = further if late else largest
         else:
-            narrow = turn == LOOK_DEEPER // 2
-            self._width_now = narrowest if narrow else largest if self._whole else self._width
+            self._width_now = {WIDEST: largest, NARROWEST: narrowest}.get(turn, self._width)
         if looks_at_plain or not (seen.pays or looks_at_trees):
             return [None] * batch
         self._drafted = batch
@@ -254,7 +254,10 @@ class AdaptiveShapes:
             if self._width_now == self._width and not (often and self._plans % REMEMBERED):
                 self._remember(tree, chance.numpy())
             if self._whole and self._width_now == self.largest.width:
+                began = self.costs.clock()
                 self._remember_widths(tree, chance.numpy())
+                # Other trees do without: that is not what their width takes.
+                self.costs.aside += self.costs.clock() - began
             found.append(TreeBatch.of(kept, tree.max_depth))
         return found
 
@@ -271,7 +274,7 @@ class AdaptiveShapes:
             self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
         plain = self.costs.of_plain(report.batch)
         if self._look is not None and plain and report.rows == report.batch + report.nodes:
-            took = sum(report.seconds.values()) - report.seconds.get("between", 0.0)
+            took = sum(believed_seconds(report))
             self._look.lost += took - plain * (1 + accepted / report.batch)
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
         if seconds and self._rate and usual:
@@ -296,18 +299,25 @@ class AdaptiveShapes:
             rest_s=costs.of_rest(batch, self._width),
         )
 
-    def _reassess(self, batch: int) -> None:
-        """What a second is worth, and whether trees pay."""
+    def _choose_width(self, batch: int) -> None:
+        """The one that promises the most tokens per second, of what the widest trees held."""
+        levels = np.ones(len(self.levels))
+        rates = [
+            self._tokens_per_s(batch, held, levels, width)
+            for held, width in zip(self._held, self.widths, strict=True)
+        ]
+        best = int(np.argmax(rates))
+        if rates[best] > FASTER * rates[self.widths.index(self._width)]:
+            self._width = self.widths[best]
+            self.nodes, self.levels = self._held[best].copy(), levels
+
+    def _reassess(self, batch: int, anew: bool) -> None:
+        """What a second is worth, and whether trees pay; `anew`: the width, too."""
         self.costs.solve()
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
-        if self._seen_whole >= ENOUGH and self.costs.rest.known >= REMEMBERED:
-            ones = np.ones(len(self.levels))
-            rates = [
-                self._tokens_per_s(batch, held, ones, width)
-                for held, width in zip(self._held, self.widths, strict=True)
-            ]
-            self._width = self.widths[int(np.argmax(rates))]
+        if anew and self._seen_whole >= ENOUGH and self.costs.rest.known >= REMEMBERED:
+            self._choose_width(batch)
         self._rate = self._expected(batch)
         rate = self._promised(self._rate)
         worth = max(rate, plain)

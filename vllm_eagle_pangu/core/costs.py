@@ -27,6 +27,8 @@ class StepCosts:
         # Of the trees being drafted, of levels below the first: their seconds, how many these are
         # of, how many there are beside, and since when the last one runs.
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
+        # Of the step, seconds that are not to count.
+        self.aside = 0.0
         # Numbers of rows that forwards had before, and levels.
         self._rows, self._level_rows = set[int](), set[int]()
 
@@ -75,11 +77,9 @@ class StepCosts:
     def saw(self, report: StepReport, drafted: int, before: int, width: int) -> float:
         """Learn from a step, which drafted so many trees, so wide, and the one before it so many;
         returns its seconds as far as they are believed, 0 where they teach nothing."""
-        seconds = dict(report.seconds)
-        forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
-        # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
-        seconds["between"] = min(seconds.get("between", 0.0), forward)
-        rest = sum(seconds.values())
+        forward, rest = believed_seconds(report)
+        rest -= self.aside
+        self.aside = 0.0
         batch, nodes = report.batch, report.nodes
         rows = drafted * width
         known = report.rows in self._rows and rows in self._level_rows
@@ -99,3 +99,12 @@ class StepCosts:
                 self.rest.add((1, drafted, rows), max(rest - levels, 0.0))
                 return min(forward + rest, HICCUP * usual) if self.rest.known > ENOUGH else 0.0
         return 0.0
+
+
+def believed_seconds(report: StepReport) -> tuple[float, float]:
+    """Of the forward, with its draws, and of all else."""
+    seconds = dict(report.seconds)
+    forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
+    # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
+    seconds["between"] = min(seconds.get("between", 0.0), forward)
+    return forward, sum(seconds.values())
