@@ -41,7 +41,7 @@ from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 from vllm_eagle_pangu.measure.files import markdown
-from vllm_eagle_pangu.measure.method import adaptive, of_shape
+from vllm_eagle_pangu.measure.method import adaptive, tree
 
 SHAPE = TreeShape(4, 5, 16)
 EVERYTHING = TreeShape(SHAPE.width, SHAPE.depth, SHAPE.capacity)
@@ -112,11 +112,11 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
     params = {"max_tokens": tokens, "ignore_eos": True}
     times: dict[str, dict[int, float]] = {part: {} for part in ("plain", "level", "rest")}
     forwards: list[tuple[int, int, int, float]] = []
-    with engine(of_shape(EVERYTHING), of=of, **arguments) as llm:
+    with engine(tree(EVERYTHING), of=of, **arguments) as llm:
         drafter = GrowOnly(llm.runner.step.drafter, (SHAPE.width,), SHAPE.depth)
         with llm.watched(drafter=drafter):
             llm.generate(prompts, **params)
-    with engine(of_shape(SHAPE), of=of, **arguments) as llm:
+    with engine(tree(SHAPE), of=of, **arguments) as llm:
         llm.generate(prompts, **params)
         for batch in BATCHES:
             policy = Ranging()

@@ -10,7 +10,6 @@ from vllm_eagle_pangu.measure.method import (
     Method,
     adaptive,
     chain,
-    of_shape,
     own_chain,
     scheduled_chain,
     tree,
@@ -36,8 +35,8 @@ def test_records_and_tables_of_earlier_runs_are_found_by_these_names(method, nam
 
 
 def test_a_shape_one_wide_is_a_chain_and_a_tree_without_a_shape_has_the_defaults():
-    assert of_shape(TreeShape(1, 3, 3)) == own_chain(3)
-    assert of_shape(TreeShape(2, 3, 6)) == tree((2, 3, 6))
+    assert own_chain(3).shape == TreeShape(1, 3, 3)
+    assert tree(TreeShape(2, 3, 6)) == tree((2, 3, 6))
     assert Method("tree", 12).speculative_config("H") == {
         "method": "eagle_pangu",
         "model": "H",

@@ -90,8 +90,3 @@ def tree(shape: TreeShape | tuple[int, ...], window: int | None = None) -> Metho
 def adaptive(shape: TreeShape | tuple[int, ...]) -> Method:
     """Trees up to a shape, as large as pays."""
     return replace(tree(shape), kind="adaptive")
-
-
-def of_shape(shape: TreeShape) -> Method:
-    """A tree of this plugin's; one that is 1 wide is a chain."""
-    return own_chain(shape.depth) if shape.width == 1 else tree(shape)
