@@ -61,7 +61,7 @@ FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), 
 # ---- what is recorded ----
 
 
-class Ranging:
+class Ranging(TreePolicy):
     """A `TreePolicy` that draws trees of any depth and size, to see what they take, or none: by
     turns, so that a machine whose speed changes does so for both.
 
@@ -143,7 +143,7 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
     }
 
 
-class Timed:
+class Timed(TreePolicy):
     """A `TreePolicy` that takes another one's time.
 
     `steps`: of those that drafted and read no prompts, requests, and seconds of choice and step.
@@ -159,6 +159,9 @@ class Timed:
         found = call(*arguments)
         self._seconds += time.perf_counter() - began
         return found
+
+    def rests(self, batch: int) -> bool:
+        return self.policy.rests(batch)
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         return self._timed(self.policy.plan, requests)
@@ -290,7 +293,8 @@ class Service:
         """How many trees were drafted; those without nodes are not verified."""
         able = np.flatnonzero(self.at < self.last)
         views = [RequestView(str(client), 0, 0, 99, False, True) for client in able]
-        plan = (policy.plan(views) if views else None) or [None] * len(views)
+        rests = self.trees is None and policy.rests(len(self.at))
+        plan = [None] * len(views) if rests or not views else policy.plan(views)
         chosen = [shape is not None for shape in plan]
         self.trees, self.drafted = None, able[np.array(chosen, bool)]
         if not any(chosen):

@@ -176,7 +176,7 @@ def test_trees_are_as_wide_as_pays(row, width):
     policy.costs.clock = lambda: now[0]
     planned = []
     for _ in range(400):
-        (shape,) = policy.plan([None]) or [None]
+        (shape,) = [None] if policy.rests(1) else policy.plan([None])
         planned.append(shape and shape.width)
         seconds, tree, paths, rows = {"verify": 0.02}, None, None, 1
         if shape is not None:
@@ -203,15 +203,16 @@ class DearNodes:
 
     def step(self, batch: int) -> str:
         """What was planned."""
-        plan = self.policy.plan([None] * batch)
-        drafted = sum(map(bool, plan or ()))
+        rests = not self.nodes and self.policy.rests(batch)
+        plan = [] if rests else self.policy.plan([None] * batch)
+        drafted = sum(map(bool, plan))
         seconds = {"verify": 1.0 if self.nodes else 0.01, "grow": 0.01 if drafted else 0.0}
         self.policy.observe(StepReport(batch, batch, [], [], None, None, seconds))
         self.nodes = 0
         if drafted:
             (kept,) = self.policy.keep([random_trees(0, batch=drafted)], batch)
             self.nodes = int(kept.node_count.sum())
-        return "rest" if plan is None else "trees" if drafted == batch else "none"
+        return "rest" if rests else "trees" if drafted == batch else "none"
 
 
 def test_where_trees_are_far_from_paying_a_larger_batch_does_not_try_them_all():
@@ -408,7 +409,7 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
         policy.costs.expect(rows, 0.02 + row * rows)
     planned, spent = [], []
     for _ in range(6000):
-        (shape,) = policy.plan([None]) or [None]
+        (shape,) = [None] if policy.rests(1) else policy.plan([None])
         planned.append(shape)
         tree = paths = None
         rows, seconds = 1, {}

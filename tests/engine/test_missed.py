@@ -8,7 +8,6 @@ import torch
 
 from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.missed import Missed
 from vllm_eagle_pangu.step.stages import Observer
 
@@ -77,34 +76,35 @@ class NowAndThen(TreePolicy):
         self.random, self.left, self.kind = random.Random(0), 0, 0
         self.planned = [0, 0, 0]
 
+        # Whether all nodes of a tree could be drafted: what is NaN is no node.
+        self.whole = []
+
+    def rests(self, batch):
+        return self.kind == 2
+
     def plan(self, requests):
+        return [SHAPE if self.kind == 1 else None] * len(requests)
+
+    def keep(self, trees, batch):
+        for tree in trees:
+            self.whole += tree.valid.all(dim=1).tolist()
+        return trees
+
+    def observe(self, report):
         if not self.left:
             self.kind, self.left = self.random.randrange(3), self.random.randint(1, 9)
         self.left -= 1
         self.planned[self.kind] += 1
-        if self.kind == 2:
-            return None
-        return [SHAPE if self.kind else None] * len(requests)
-
-
-class Drafts(Observer):
-    """Whether all nodes of a tree could be drafted: what is NaN is no node."""
-
-    def __init__(self) -> None:
-        self.whole = []
-
-    def found(self, result):
-        for trees in result.trees if isinstance(result, Drafted) else ():
-            self.whole += trees.tree.valid.all(dim=1).tolist()
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("window", [None, 12])
+@pytest.mark.parametrize(("window", "watched"), [(None, False), (None, True), (12, False)])
 def test_no_draft_attends_what_was_missed_and_no_token_changes(
-    engine, tiny_pangu, tiny_head, tree_config_of, window, monkeypatch
+    engine, tiny_pangu, tiny_head, tree_config_of, window, watched, monkeypatch
 ):
     """The head's pages hold nothing but NaN at first: who attends a slot that nobody wrote to
-    drafts nothing. With a prefix cache, and prompts that share their beginnings."""
+    drafts nothing. Where nobody watches, steps of a rest pass unseen. With a prefix cache, and
+    prompts that share their beginnings."""
     random.seed(0)
     shared = [random.randrange(3, 250) for _ in range(150)]
     prompts = [[*shared[: 20 * n], *range(40, 40 + 7 * n)] for n in range(1, 8)] * 2
@@ -115,7 +115,7 @@ def test_no_draft_attends_what_was_missed_and_no_token_changes(
     more = {} if window is None else {"drafter_window": window}
     spec = tree_config_of(tiny_head, (3, 3, 8), **more)
     with engine(tiny_pangu, spec, **small) as trees:
-        policy, drafts = NowAndThen(), Drafts()
+        policy = NowAndThen()
         head = trees.runner.draft_head
         assert head.rowwise
         (layer,) = head.layers
@@ -131,7 +131,8 @@ def test_no_draft_attends_what_was_missed_and_no_token_changes(
 
         monkeypatch.setattr(Missed, "add", add_and_spoil)
         trees.runner.step.policy = policy
-        trees.runner.stages.observers += (drafts,)
+        if watched:
+            trees.runner.stages.observers += (Observer(),)
         assert trees.generate(prompts, max_tokens=40) == expected
     assert min(policy.planned) > 25
-    assert len(drafts.whole) > 50 and all(drafts.whole)
+    assert len(policy.whole) > 50 and all(policy.whole)

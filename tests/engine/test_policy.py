@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.commit import Committed
+from vllm_eagle_pangu.step.drafter import Drafter
 from vllm_eagle_pangu.step.grow import Drafted, DraftedTrees
 from vllm_eagle_pangu.step.place import Placed
 from vllm_eagle_pangu.step.stages import Observer
@@ -34,7 +36,7 @@ def expected(engine, tiny_pangu):
         return plain.generate(PROMPTS, max_tokens=TOKENS)
 
 
-class RandomShapes:
+class RandomShapes(TreePolicy):
     """A `TreePolicy`: another shape for each request and step, none among them."""
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ def test_a_policy_may_choose_another_shape_for_each_request(
     assert sum(sum(accepted) for _, accepted in policy.reports) > TOKENS
 
 
-class Sometimes:
+class Sometimes(TreePolicy):
     """A `TreePolicy` that drafts every seventh time, and verifies nothing of it."""
 
     def __init__(self, every: int) -> None:
@@ -94,7 +96,7 @@ class Sometimes:
         pass
 
 
-class Notebook:
+class Notebook(Drafter):
     """A `Drafter` that writes down what another one drafts, by prompt and length of its text."""
 
     def __init__(self, drafter, first) -> None:
@@ -196,7 +198,7 @@ class Histories:
     tokens: Sequence[list[int]]
 
 
-class CopyFromText:
+class CopyFromText(Drafter):
     """A `Drafter` without a head: what followed the last time the root's token occurred."""
 
     def __init__(self) -> None:

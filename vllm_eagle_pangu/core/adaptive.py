@@ -142,7 +142,19 @@ class AdaptiveShapes:
         self._seen_of: dict[int, _Seen] = {}
         self._look: _Seen | None = None
 
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None] | None:
+    def rests(self, batch: int) -> bool:
+        """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""
+        seen = self._seen(batch)
+        # Whoever was drafted for of late may be again, in a batch of another size.
+        wanted = seen.pays or seen.looking or self._plans - self._wanted <= FOLLOWED
+        if wanted or seen.plans >= seen.pause:
+            return False
+        self._plans += 1
+        seen.plans += 1
+        self._followed = 0
+        return True
+
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""
         batch = len(requests)
         self._plans += 1
@@ -166,10 +178,6 @@ class AdaptiveShapes:
         if seen.pays or looks_at_trees:
             self._wanted = self._plans
         self._drafted = 0
-        if self._plans - self._wanted > FOLLOWED:
-            seen.plans += 1
-            self._followed = 0
-            return None
         self._followed += 1
         if (seen.pays or looks_at_trees) and self._followed < FOLLOWED:
             # Trees of a head that knows the last few tokens alone would say little of it.

@@ -39,11 +39,13 @@ class StepReport:
 class TreePolicy(Protocol):
     """Chooses shapes, none larger than the engine's configured one."""
 
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None] | None:
-        """A shape for each of the requests that can be drafted for; None for no tree.
+    def rests(self, batch: int) -> bool:
+        """Asked before a step of so many requests that verifies no tree: whether nobody will have
+        one for many steps. The drafter need not follow then, and no tree is planned: no."""
+        return False
 
-        None for all of them: none will have a tree for many steps, and the drafter need not follow.
-        """
+    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
+        """A shape for each of the requests that can be drafted for; None for no tree."""
         ...
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
-from vllm_eagle_pangu.engine.batch_view import view_of
+from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds
 from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
@@ -40,7 +40,7 @@ from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
 from vllm_eagle_pangu.step.rows import LayerScratch
 from vllm_eagle_pangu.step.stages import Stages
-from vllm_eagle_pangu.step.step import Step
+from vllm_eagle_pangu.step.step import Step, Unseen
 from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class TreeRunnerMixin(GPUModelRunner):
         # By request, the tree that was drafted for it and that no step has verified yet.
         self.trees: dict[str, PendingTree] = {}
         # The step between two calls of vLLM's: its last result.
-        self.in_flight: Placed | Accepted | None = None
+        self.in_flight: Placed | Accepted | Unseen | None = None
         trace = config.trace()
         self.tracer = None if trace is None else StepTracer(self, trace)
         if self.tracer is not None:
@@ -217,8 +217,11 @@ class TreeRunnerMixin(GPUModelRunner):
         self, scheduler_output: "SchedulerOutput", *args: Any, **kwargs: Any
     ) -> "ModelRunnerOutput | None":
         new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
-        self.in_flight = None
         self.stages.begin(new, list(scheduler_output.finished_req_ids))
+        has_trees = any(scheduler_output.scheduled_spec_decode_tokens.values())
+        batch = len(scheduler_output.num_scheduled_tokens)
+        rows = scheduler_output.total_num_scheduled_tokens
+        self.in_flight = self.step.begin(batch, rows, has_trees)
         with self._watched():
             output = super().execute_model(scheduler_output, *args, **kwargs)
         self.stages.enter("other")
@@ -227,15 +230,18 @@ class TreeRunnerMixin(GPUModelRunner):
     def sample_tokens(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput":
         with self._watched():
             output = super().sample_tokens(*args, **kwargs)
-        if isinstance(self.in_flight, Accepted):
+        if isinstance(self.in_flight, Accepted | Unseen):
             self.step.end(self.in_flight)
             self.in_flight = None
         return output
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
+        # A step that passes unseen is plain all through.
+        plain = isinstance(self.in_flight, Unseen)
         try:
-            yield
+            with lent(self, speculative_config=None) if plain else nullcontext():
+                yield
         except Exception as error:
             self.stages.fail(error)
             raise
@@ -253,6 +259,9 @@ class TreeRunnerMixin(GPUModelRunner):
         none = not any(scheduler_output.scheduled_spec_decode_tokens.values())
         with lent(self, speculative_config=None) if none else nullcontext():
             prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
+        if isinstance(self.in_flight, Unseen):
+            self.step.miss(slots_of(self, self.in_flight.rows))
+            return prepared
         self.stages.enter("place")
         trees = self._scheduled_trees(scheduler_output)
         placed = self.step.before(view_of(self, bool(trees)), trees)
@@ -292,10 +301,10 @@ class TreeRunnerMixin(GPUModelRunner):
     ) -> SamplerOutput:
         self.stages.enter("draw")
         placed, params = self.in_flight, RequestSampling.of_step(self.input_batch)
-        assert isinstance(placed, Placed)
-        if placed.trees is None:
+        if not isinstance(placed, Placed) or placed.trees is None:
             output = self.sampler(logits=logits, sampling_metadata=params.by_request())
-            self.in_flight = self.step.after(placed, output.sampled_token_ids[:, 0].long())
+            if isinstance(placed, Placed):
+                self.in_flight = self.step.after(placed, output.sampled_token_ids[:, 0].long())
         else:
             counts, links = placed.logit_counts, lambda: links_of(placed)
             draws = draw(self.sampler, logits, params, counts, links, self._rows_per_draw())

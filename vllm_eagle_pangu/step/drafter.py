@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafters: what grows the next trees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
+
+import torch
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -34,10 +36,14 @@ class Drafter(Protocol[State]):
         """A tree for each of the requests, in its planned shape, or less deep."""
         ...
 
-    def miss(self, accepted: Accepted, target: TargetStates) -> None:
-        """In place of `extend`, where no tree is in sight: what the step emitted may be left out,
-        at the price of worse trees for the same texts later."""
-        self.extend(accepted, target, ())
+    @property
+    def may_miss(self) -> bool:
+        """Whether it can do without what some steps commit."""
+        return False
+
+    def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
+        """In place of `extend`, where no tree is in sight: what the step writes into `slots: [N]`,
+        by KV cache group, is left out, at the price of worse trees for the same texts later."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,14 @@ class Eagle3Drafter:
         head, limits = self.head, self.limits
         return extend(accepted, target, requests, self.unread, head, limits, self.ops)
 
-    def miss(self, accepted: Accepted, target: TargetStates) -> None:
-        """See `Drafter`. The head never attends what it missed."""
-        if self.head.rowwise and accepted.trees is None:
-            self.unread.miss(accepted.placed.view.slots[self.head.group], self.head)
-        else:
-            self.extend(accepted, target, ())
+    @property
+    def may_miss(self) -> bool:
+        """See `Drafter`. A head of one layer never attends what it missed."""
+        return self.head.rowwise
+
+    def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
+        """See `Drafter`."""
+        self.unread.miss(slots[self.head.group], self.head)
 
     def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step: two halves around the target's forward, which is vLLM's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,14 @@ from vllm_eagle_pangu.step.stages import Stages
 from vllm_eagle_pangu.step.view import BatchView
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """A plain step of a rest, `rows` tokens of `batch` requests: nothing is placed or accepted."""
+
+    batch: int
+    rows: int
+
+
 @dataclass
 class Step:
     """`before` the forward, `after` it, and `draft` once the sampled tokens are where they belong.
@@ -34,8 +42,19 @@ class Step:
     depth: int
     checks: Checks
     stages: Stages
-    # Whether the drafter is to know what steps commit: what the policy said last.
-    follows: bool = True
+    # Whether no tree is in sight, so that the drafter misses the step that runs.
+    rests: bool = False
+
+    def begin(self, batch: int, rows: int, has_trees: bool) -> Unseen | None:
+        """A step begins. Where it is of a rest and nobody watches it, it passes unseen, and `miss`
+        and `end` take the place of all that follows."""
+        asked = batch > 0 and not has_trees and self.drafter.may_miss
+        self.rests = asked and self.policy.rests(batch)
+        return Unseen(batch, rows) if self.rests and not self.stages.observers else None
+
+    def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
+        """The drafter leaves out what the step writes into `slots: [N]`, by KV cache group."""
+        self.drafter.miss(slots)
 
     def before(self, view: BatchView, scheduled: Sequence[ScheduledTree]) -> Placed:
         """Place the scheduled trees, in the order of their requests."""
@@ -57,14 +76,12 @@ class Step:
 
     def draft(self, accepted: Accepted, target: TargetStates) -> Drafted:
         """Grow the trees that the next step verifies."""
+        if self.rests:
+            self.miss(accepted.placed.view.slots)
+            return Drafted()
         requests = accepted.placed.view.requests
         able = self.drafter.requests(accepted)
         plan = self.policy.plan([requests[request] for request in able]) if able else ()
-        if able:
-            self.follows = plan is not None
-        if plan is None or not self.follows:
-            self.drafter.miss(accepted, target)
-            return Drafted()
         shapes = {r: shape for r, shape in zip(able, plan, strict=True) if shape is not None}
         self.stages.enter("extend")
         state = self.drafter.extend(accepted, target, list(shapes))
@@ -76,19 +93,23 @@ class Step:
         self.stages.found(drafted)
         return drafted
 
-    def end(self, accepted: Accepted) -> None:
+    def end(self, step: Accepted | Unseen) -> None:
         """The step is over: its times are known."""
         self.stages.end()
-        view, placed, trees = accepted.placed.view, accepted.placed.trees, accepted.trees
+        self.policy.observe(self._report(step))
+
+    def _report(self, step: Accepted | Unseen) -> StepReport:
+        seconds = self.stages.times
+        if isinstance(step, Unseen):
+            return StepReport(step.batch, step.rows, (), (), None, None, seconds)
+        view, placed, trees = step.placed.view, step.placed.trees, step.trees
         scheduled = () if placed is None else placed.scheduled
-        self.policy.observe(
-            StepReport(
-                batch=view.batch_size,
-                rows=view.rows,
-                requests=[view.requests[tree.request] for tree in scheduled],
-                shapes=[tree.pending.shape for tree in scheduled],
-                tree=None if placed is None else placed.tree,
-                paths=None if trees is None else trees.paths,
-                seconds=self.stages.times,
-            )
+        return StepReport(
+            batch=view.batch_size,
+            rows=view.rows,
+            requests=[view.requests[tree.request] for tree in scheduled],
+            shapes=[tree.pending.shape for tree in scheduled],
+            tree=None if placed is None else placed.tree,
+            paths=None if trees is None else trees.paths,
+            seconds=seconds,
         )
