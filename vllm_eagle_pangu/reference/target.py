@@ -66,6 +66,11 @@ class ReferenceTarget:
                 hook.remove()
         return logits.float(), torch.cat([states[index] for index in self.taps], dim=-1)
 
+    def logits(self, tokens: list[int]) -> torch.Tensor:
+        """After each token of a text: `[N, V] float32`."""
+        positions = torch.arange(len(tokens))[None]
+        return self.forward(torch.tensor([tokens]), positions, DynamicCache())[0][0]
+
     def _record(self, index: int, states: dict[int, torch.Tensor]):
         inner = self._model.model
         module = inner.norm if index == len(inner.layers) else inner.layers[index]
