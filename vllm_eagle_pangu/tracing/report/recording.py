@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.tracing.reader import read_lines, read_manifest, run_folders
-from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS
+from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS, told
 
 Record = TypeVar("Record")
 
@@ -142,9 +142,7 @@ def _records(path: Path, name: str, kind: type[Record]) -> Iterator[Record]:
         try:
             yield known.validate_python(record)
         except ValidationError as error:
-            found = error.errors()[0]
-            problem = ": ".join([*map(str, found["loc"]), found["msg"]])
             mend = "remove the line, or record the run anew"
             raise refusal(
-                "file", f"{path}:{number}", f"no proper {name}: {problem}", mend
+                "file", f"{path}:{number}", f"no proper {name}: {told(error)}", mend
             ) from error
