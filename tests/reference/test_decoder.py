@@ -121,7 +121,7 @@ def test_committed_cache_is_what_reading_the_text_writes(oracle: OracleDecoder):
     # The last step may have emitted more tokens than were asked for.
     text = PROMPTS[0] + trace.tokens[:1] + [t for step in trace.steps for t in step.emitted]
     cache = read_text(oracle, text[:length])
-    for (key, value), layer in zip(oracle.cache.layers(), cache.layers, strict=True):
+    for (key, value), layer in zip(oracle.cache.layers, cache.layers, strict=True):
         torch.testing.assert_close(key, layer.keys, rtol=0, atol=1e-4)
         torch.testing.assert_close(value, layer.values, rtol=0, atol=1e-4)
 
@@ -174,7 +174,7 @@ def check_shape(trace: Trace, shape: TreeShape) -> None:
 
 def check_same_cache(left: OracleDecoder, right: OracleDecoder) -> None:
     assert left.cache.length == right.cache.length
-    for a, b in zip(left.cache.layers(), right.cache.layers(), strict=True):
+    for a, b in zip(left.cache.layers, right.cache.layers, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
 
 

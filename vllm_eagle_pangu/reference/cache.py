@@ -13,7 +13,7 @@ from vllm_eagle_pangu.env import fast_cache_reorder
 
 
 class CommittedCache:
-    """K/V of the committed tokens of one sequence, per layer `[1, Hk, t, K]`.
+    """K/V of the committed tokens of one sequence: `layers`, a pair of `[1, Hk, t, K]` for each.
 
     Forward passes run on copies (`branch`); only `commit_length` and `commit_path` change the
     committed state. `fast_commits` and `full_commits` count how `commit_path` went.
@@ -23,7 +23,7 @@ class CommittedCache:
     """
 
     def __init__(self) -> None:
-        self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._fast = fast_cache_reorder()
         self.fast_commits = 0
         self.full_commits = 0
@@ -31,21 +31,17 @@ class CommittedCache:
     @property
     def length(self) -> int:
         """t, the number of committed tokens."""
-        return self._layers[0][0].shape[2] if self._layers else 0
-
-    def layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Committed (key, value) of each layer, `[1, Hk, t, K]` each."""
-        return self._layers
+        return self.layers[0][0].shape[2] if self.layers else 0
 
     def branch(self, n: int) -> DynamicCache:
         """A cache of batch size n whose rows are copies of the committed one."""
-        return DynamicCache([(k.repeat(n, 1, 1, 1), v.repeat(n, 1, 1, 1)) for k, v in self._layers])
+        return DynamicCache([(k.repeat(n, 1, 1, 1), v.repeat(n, 1, 1, 1)) for k, v in self.layers])
 
     def commit_length(self, branch: DynamicCache, row: int, length: int) -> None:
         """Make the first `length` positions of row `row` of `branch` the committed state."""
         assert self.length <= length <= branch.get_seq_length(), (length, self.length)
         part = (slice(row, row + 1), slice(None), slice(length))
-        self._layers = [(x.keys[part].clone(), x.values[part].clone()) for x in branch.layers]
+        self.layers = [(x.keys[part].clone(), x.values[part].clone()) for x in branch.layers]
 
     def commit_path(self, tree: DynamicCache, path: list[int]) -> None:
         """Commit the tree rows `path`, in this order; the rest of the tree is dropped.
@@ -66,17 +62,17 @@ class CommittedCache:
         if fast:
             layers = [
                 (torch.cat([key, new_key], 2), torch.cat([value, new_value], 2))
-                for (key, value), (new_key, new_value) in zip(self._layers, layers, strict=True)
+                for (key, value), (new_key, new_value) in zip(self.layers, layers, strict=True)
             ]
         self.fast_commits += fast
         self.full_commits += not fast
-        self._layers = layers
+        self.layers = layers
 
     def _shares_prefix(self, tree: DynamicCache) -> bool:
-        if len(self._layers) != len(tree.layers) or tree.get_seq_length() < self.length:
+        if len(self.layers) != len(tree.layers) or tree.get_seq_length() < self.length:
             return False
         return all(
             torch.equal(layer.keys[:, :, : self.length], key)
             and torch.equal(layer.values[:, :, : self.length], value)
-            for (key, value), layer in zip(self._layers, tree.layers, strict=True)
+            for (key, value), layer in zip(self.layers, tree.layers, strict=True)
         )
