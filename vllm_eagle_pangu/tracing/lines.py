@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of the engine as the lines of `steps.jsonl`, a request as its line in `requests.jsonl`."""
+"""The records that are the lines of `steps.jsonl` and `requests.jsonl`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from pydantic_core import to_json
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -35,17 +33,8 @@ class StepEntry(NamedTuple):
     stage_us: Mapping[str, float]
 
 
-class StepLine(NamedTuple):
-    """One tree's line, and what it counts: nodes verified and accepted."""
-
-    request: str
-    nodes: int
-    accepted: int
-    text: bytes
-
-
-def step_lines(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[StepLine]:
-    """A line for each tree whose request is wanted."""
+def step_records(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    """What is written of each tree whose request is wanted."""
     stage_us = {name: round(value, 1) for name, value in entry.stage_us.items()}
     trees, paths = entry.tree, entry.paths
     tokens, parents, scores = trees.tokens.tolist(), trees.parent.tolist(), trees.score.tolist()
@@ -55,7 +44,7 @@ def step_lines(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[StepL
         if not wants(request):
             continue
         rows, emitted = sum(valid[tree]), lengths[tree] + 1
-        record = {
+        yield {
             "schema": SCHEMA,
             "kind": "step",
             "step": entry.step,
@@ -71,7 +60,6 @@ def step_lines(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[StepL
             "emitted": output[tree][:emitted],
             "stage_us": stage_us,
         }
-        yield StepLine(request, rows - 1, emitted - 1, _line(record))
 
 
 @dataclass
@@ -83,27 +71,23 @@ class RequestTotals:
     nodes: int = 0
     accepted: int = 0
 
-    def line(self, request: str, prompt_tokens: int, output_tokens: int, ended_us: int) -> bytes:
-        """The request's line."""
-        record = {
+    def add(self, step: Mapping[str, Any]) -> None:
+        """Another of its steps, by its record."""
+        self.steps += 1
+        self.nodes += len(step["tokens"]) - 1
+        self.accepted += len(step["emitted"]) - 1
+
+    def record(
+        self, request: str, prompt_tokens: int, output_tokens: int, ended_us: int
+    ) -> dict[str, Any]:
+        """What is written of the request."""
+        return {
             "schema": SCHEMA,
             "kind": "request",
             "request": request,
             "prompt_tokens": prompt_tokens,
             "output_tokens": output_tokens,
-            "steps": self.steps,
-            "nodes": self.nodes,
-            "accepted": self.accepted,
+            **vars(self),
             "tau": round(1 + self.accepted / self.steps, 4) if self.steps else None,
-            "started_us": self.started_us,
             "ended_us": ended_us,
         }
-        return _line(record)
-
-
-def _line(record: Mapping[str, Any]) -> bytes:
-    """JSON without spaces, by pydantic's encoder: `json`'s takes twice as long.
-
-    Only broken drafts' scores are not finite; JSON has no word for that, Python has.
-    """
-    return to_json(record, inf_nan_mode="constants") + b"\n"
