@@ -21,7 +21,7 @@ def drafted(engine, tiny_pangu, tiny_head, tree_config_of, tmp_path):
         spec = tree_config_of(tiny_head, (3, 3, 9), **keys)
         with engine(tiny_pangu, spec, **SMALL) as running:
             tokens = running.generate(PROMPTS, max_tokens=24)
-        (found,) = reader.run_folders(folder)
+        found = reader.find_run(folder)
         steps = [record for record in reader.read_run(found) if record["kind"] == "step"]
         return tokens, [(step["tokens"], step["scores"]) for step in steps]
 

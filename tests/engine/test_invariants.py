@@ -123,7 +123,7 @@ def test_commit_equivalence_pages_equal_those_of_a_prefill_of_the_same_tokens(
 def test_context_correctness_a_node_has_the_logits_of_its_path_decoded_alone(
     engine, pair, prompt, default_tree
 ):
-    from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
+    from vllm_eagle_pangu.models.pangu_as_llama import load_target
 
     with engine(pair[0], default_tree) as trees:
         runner, seen = trees.runner, []
@@ -137,7 +137,7 @@ def test_context_correctness_a_node_has_the_logits_of_its_path_decoded_alone(
 
         Watch(runner, {"other": record})
         tokens = [*prompt, *trees.generate([prompt], max_tokens=24)[0]]
-    target = load_pangu_as_llama(pair[0], dtype=torch.float32)
+    target = load_target(pair[0], torch.float32)
     assert len(seen) > 3
     for prefix, tree, logits in seen:
         parent, node_tokens = tree.parent[0].tolist(), tree.tokens[0].tolist()

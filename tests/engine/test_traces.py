@@ -32,7 +32,7 @@ def traced(engine, tiny_pangu, tiny_head, tree_config_of, tmp_path):
 def test_a_trace_holds_every_step_and_request(traced, tmp_path):
     with traced() as running:
         outputs = running.generate(PROMPTS, max_tokens=20)
-    (run,) = reader.run_folders(tmp_path)
+    run = reader.find_run(tmp_path)
     records = list(reader.read_run(run))
     steps = [record for record in records if record["kind"] == "step"]
     requests = [record for record in records if record["kind"] == "request"]
@@ -69,7 +69,7 @@ def test_a_rate_below_one_traces_the_requests_of_its_share(traced, tmp_path):
         running.generate(PROMPTS * 8, max_tokens=6)
         tracer = running.runner.tracer
         wanted = tracer.writer.config.samples
-    (run,) = reader.run_folders(tmp_path)
+    run = reader.find_run(tmp_path)
     seen = {record["request"] for record in reader.read_run(run)}
     assert 0 < len(seen) < 24 and all(map(wanted, seen))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 
 pytestmark = pytest.mark.engine
 
@@ -20,9 +20,7 @@ LOGPROB_TOLERANCE = 2e-3
 @pytest.fixture(params=["pangu", "llama"])
 def target(request: pytest.FixtureRequest) -> tuple[Path, LlamaForCausalLM]:
     folder = request.getfixturevalue(f"tiny_{request.param}")
-    if request.param == "pangu":
-        return folder, load_pangu_as_llama(folder)
-    return folder, LlamaForCausalLM.from_pretrained(folder).eval()
+    return folder, load_target(folder, torch.float32)
 
 
 def test_vllm_equals_transformers_and_taps_are_layer_inputs(target, engine):
@@ -50,7 +48,7 @@ def test_compiled_openpangu_serves_vllms_own_eagle3(tiny_pangu: Path, tiny_head:
     """Taps pass through torch.compile; vLLM's chain method, unchanged, gets hidden states."""
     if pytest.importorskip("vllm").__version__.startswith("0.23"):
         pytest.skip("vLLM 0.23's own eagle3 does not start on CPU")
-    model = load_pangu_as_llama(tiny_pangu)
+    model = load_target(tiny_pangu, torch.float32)
     options = {"method": "eagle3", "model": str(tiny_head), "num_speculative_tokens": 3}
     with engine(tiny_pangu, enforce_eager=False, speculative_config=options) as llm:
         completions = complete(llm, PROMPTS)

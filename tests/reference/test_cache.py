@@ -39,7 +39,7 @@ def same(left: list, right: list) -> bool:
 
 
 def test_branches_are_copies_of_the_committed_rows(committed: CommittedCache):
-    before = [(key.clone(), value.clone()) for key, value in committed.layers()]
+    before = [(key.clone(), value.clone()) for key, value in committed.layers]
     branch = committed.branch(4)
     for layer, (key, value) in zip(branch.layers, before, strict=True):
         assert torch.equal(layer.keys, key.expand(4, -1, -1, -1))
@@ -48,7 +48,7 @@ def test_branches_are_copies_of_the_committed_rows(committed: CommittedCache):
         layer.values.fill_(torch.nan)
     append(branch, random_rows(4, ROWS))
     assert committed.length == PREFIX
-    assert same(committed.layers(), before)
+    assert same(committed.layers, before)
 
 
 def test_commit_by_length_takes_one_row_up_to_the_length(committed: CommittedCache):
@@ -56,18 +56,18 @@ def test_commit_by_length_takes_one_row_up_to_the_length(committed: CommittedCac
     expected = [(x.keys[2:3, :, :9].clone(), x.values[2:3, :, :9].clone()) for x in branch.layers]
     committed.commit_length(branch, row=2, length=9)
     assert committed.length == 9
-    assert same(committed.layers(), expected)
+    assert same(committed.layers, expected)
 
 
 def test_commit_by_path_keeps_the_prefix_and_gathers_the_path(committed: CommittedCache):
-    before = committed.layers()
+    before = committed.layers
     rows = random_rows(1, ROWS)
     committed.commit_path(append(committed.branch(1), rows), [0, 2, 5])
     expected = [
         (torch.cat([k, nk[:, :, [0, 2, 5]]], 2), torch.cat([v, nv[:, :, [0, 2, 5]]], 2))
         for (k, v), (nk, nv) in zip(before, rows, strict=True)
     ]
-    assert same(committed.layers(), expected)
+    assert same(committed.layers, expected)
     assert (committed.fast_commits, committed.full_commits) == (1, 0)
 
 
@@ -86,7 +86,7 @@ def test_fast_and_full_reorder_give_the_same_state(
     fast, full = states
     assert (fast.fast_commits, fast.full_commits) == (1, 0)
     assert (full.fast_commits, full.full_commits) == (0, 1)
-    assert same(fast.layers(), full.layers())
+    assert same(fast.layers, full.layers)
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))
@@ -100,7 +100,7 @@ def test_a_changed_prefix_falls_back_to_the_full_reorder(
     expected = [(x.keys[:, :, positions], x.values[:, :, positions]) for x in tree.layers]
     committed.commit_path(tree, [0, 4])
     assert (committed.fast_commits, committed.full_commits) == (0, 1)
-    assert same(committed.layers(), expected)
+    assert same(committed.layers, expected)
 
 
 def test_an_unknown_reorder_setting_is_refused(monkeypatch: pytest.MonkeyPatch):

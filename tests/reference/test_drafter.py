@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from vllm_eagle_pangu.models.pangu_as_llama import load_pangu_as_llama
+from vllm_eagle_pangu.models.pangu_as_llama import load_target
 from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
 from vllm_eagle_pangu.reference.target import ReferenceTarget
 
@@ -30,7 +30,7 @@ VARIANTS = {
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 def test_rows_equal_vllms_eagle3_head(tiny_pangu: Path, tmp_path: Path, engine, options: dict):
     """Prompt and drafts of a real vLLM chain, replayed row by row with vLLM's own inputs."""
-    head = write_tiny_head(tmp_path / "head", load_pangu_as_llama(tiny_pangu), **options)
+    head = write_tiny_head(tmp_path / "head", load_target(tiny_pangu, torch.float32), **options)
     chain = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
     record = SimpleNamespace(taps=[], combined=[], passes=[])
     with engine(tiny_pangu, speculative_config=chain) as llm:

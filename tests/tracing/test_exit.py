@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vllm_eagle_pangu.tracing import writer as writer_module
 from vllm_eagle_pangu.tracing.config import TraceConfig
-from vllm_eagle_pangu.tracing.reader import read_manifest, read_run, run_folders
+from vllm_eagle_pangu.tracing.reader import find_run, read_manifest, read_run
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 
 PROGRAM = """
@@ -55,6 +55,6 @@ def _trace(folder: Path) -> None:
 
 
 def _assert_closed(folder: Path) -> None:
-    (run,) = run_folders(folder)
+    run = find_run(folder)
     assert read_manifest(run)["ended_at"] is not None
     assert [record["request"] for record in read_run(run)] == ["a"]

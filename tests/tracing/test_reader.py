@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.tracing.reader import read_manifest, read_run, run_folders
+from vllm_eagle_pangu.tracing.reader import find_run, read_manifest, read_run
 
 
 @pytest.fixture
@@ -50,18 +50,19 @@ def test_another_schema_is_refused_with_both_versions_and_the_mend(run: Path, na
     assert "reads, which is 1; read it with" in message
 
 
-def test_runs_are_found_oldest_first(run: Path, tmp_path_factory):
+def test_of_several_runs_the_latest_are_named_oldest_first(run: Path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     for name in ("20260102T000000.000000Z-7", "20260101T000000.000000Z-9"):
         (folder / name).mkdir()
         (folder / name / "manifest.json").write_text("{}")
-    assert [found.name[:8] for found in run_folders(folder)] == ["20260101", "20260102"]
-    assert run_folders(run) == [run]
+    with pytest.raises(ValueError, match=r"2 runs in it.* the last are 20260101.*20260102"):
+        find_run(folder)
+    assert find_run(run) == run
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="trace_dir"):
-        run_folders(tmp_path)
+        find_run(tmp_path)
 
 
 def test_a_manifest_that_is_no_object_is_named(run: Path):

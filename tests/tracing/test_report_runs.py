@@ -15,7 +15,8 @@ from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.tracing.config import TraceConfig
 from vllm_eagle_pangu.tracing.lines import StepEntry
-from vllm_eagle_pangu.tracing.report.recording import find_run, read_recording
+from vllm_eagle_pangu.tracing.reader import find_run
+from vllm_eagle_pangu.tracing.report.recording import read_recording
 from vllm_eagle_pangu.tracing.report.statistics import statistics_of
 from vllm_eagle_pangu.tracing.writer import TraceWriter
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from vllm_eagle_pangu.tracing.reader import find_run
 from vllm_eagle_pangu.tracing.report.comparison import read_methods
 from vllm_eagle_pangu.tracing.report.explorer import explorer_data
 from vllm_eagle_pangu.tracing.report.page import microseconds
-from vllm_eagle_pangu.tracing.report.recording import Step, find_run, read_recording
+from vllm_eagle_pangu.tracing.report.recording import Step, read_recording
 from vllm_eagle_pangu.tracing.report.statistics import Share, statistics_of
 
 LOG = math.log

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from vllm_eagle_pangu.models.pangu_as_llama import (
     llama_config_from_pangu,
-    load_pangu_as_llama,
+    load_target,
     pangu_config_from_llama,
     save_llama_as_pangu,
 )
@@ -38,7 +38,7 @@ def tiny_llama(tied: bool) -> LlamaForCausalLM:
 def test_logits_survive_a_round_trip_through_a_pangu_folder(tmp_path, tied):
     model = tiny_llama(tied)
     save_llama_as_pangu(model, tmp_path, torch.float32)
-    loaded = load_pangu_as_llama(tmp_path)
+    loaded = load_target(tmp_path, torch.float32)
     tokens = torch.arange(10)[None]
     torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -66,4 +66,4 @@ def test_missing_biases_are_named(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "bias": False}))
     with pytest.raises(ValueError, match=r"unexpected.*bias"):
-        load_pangu_as_llama(tmp_path)
+        load_target(tmp_path, torch.float32)

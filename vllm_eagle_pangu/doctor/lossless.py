@@ -6,11 +6,10 @@ bfloat16 a token may differ at a near-tie (`vllm_eagle_pangu/ties.py`), judged b
 logits in float32 on the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from transformers import AutoTokenizer
 
 from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.demo import pair
@@ -20,9 +19,7 @@ from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.lossless import Tokens, drawn, judged
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.statistics import tau
-
-if TYPE_CHECKING:
-    from vllm_eagle_pangu.reference.target import ReferenceTarget
+from vllm_eagle_pangu.reference.target import ReferenceTarget
 
 NAME = "lossless"
 NODES = 16
@@ -31,8 +28,6 @@ EXACT = "float32"
 
 def decoded(device: str, count: int, tokens: int) -> Iterator[Finding]:
     """Two engines after each other, `count` prompts at once, then the verdict."""
-    from transformers import AutoTokenizer
-
     found = pair.find()
     tokenizer = AutoTokenizer.from_pretrained(found.target)
     prompts = [tokenizer(text)["input_ids"] for text in found.read_prompts(count)]
@@ -78,8 +73,6 @@ def verdict(
         pairs = enumerate(zip(plain[index], tree, strict=True))
         at, (one, other) = next((at, both) for at, both in pairs if len(set(both)) > 1)
         return Finding(NAME, WRONG, f"{same}; {_parts(index, at, one, other)}")
-    from vllm_eagle_pangu.reference.target import ReferenceTarget
-
     exact = ReferenceTarget(target)
 
     def logits(prompts: Tokens, outputs: Tokens) -> list[list[ties.Logits]]:
@@ -102,14 +95,9 @@ def exact_logits(
     target: ReferenceTarget, prompt: list[int], output: list[int]
 ) -> list[ties.Logits]:
     """Before each token of an output the highest logits, and its own."""
-    import torch
-    from transformers import DynamicCache
-
-    tokens = torch.tensor([prompt + output])
-    positions = torch.arange(tokens.shape[1])[None]
-    logits, _ = target.forward(tokens, positions, DynamicCache())
+    logits = target.logits(prompt + output)
     found: list[ties.Logits] = []
-    for row, token in zip(logits[0, len(prompt) - 1 : -1], output, strict=True):
+    for row, token in zip(logits[len(prompt) - 1 : -1], output, strict=True):
         kept = {*row.topk(ties.TOP).indices.tolist(), token}
         found.append({each: float(row[each]) for each in kept})
     return found

@@ -25,6 +25,11 @@ from vllm_eagle_pangu.models.registration import (
 
 WEIGHTS_FILE = "model.safetensors"
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
+# Keys of blocks that Llama's is not.
+_UNLIKE_LLAMA = (
+    *("n_routed_experts", "sandwich_norm", "param_sink_number"),
+    *("kv_lora_rank", "rope_scaling"),
+)
 
 
 def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
@@ -34,8 +39,18 @@ def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
         ValueError: the config describes something Llama cannot compute (experts, sandwich
             norms, sinks), or biases that Llama cannot place.
     """
-    _refuse_unlike_llama(config)
+    for key in _UNLIKE_LLAMA:
+        if config.get(key):
+            raise ValueError(
+                f"{key}={config[key]!r} is not in Llama's block: "
+                "only dense openPangu Embedded models can be read as a Llama"
+            )
     bias = bool(config.get("attention_bias") or config.get("bias"))
+    if bool(config.get("qkv_bias", bias)) != bias:
+        raise ValueError(
+            f"qkv_bias={config['qkv_bias']!r} differs from bias={bias!r}: "
+            "Llama has biases on q, k, v and o together or on none; drop qkv_bias"
+        )
     llama: LlamaConfig = PanguEmbeddedConfig.from_dict(config, attention_bias=bias)
     return llama
 
@@ -66,37 +81,28 @@ def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dic
 
 
 def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
-    """Load a target: openPangu Embedded, Llama or Qwen3, as a Hugging Face folder.
+    """Load a target: openPangu Embedded (as a Llama), Llama or Qwen3, a Hugging Face folder.
 
     Raises:
         ValueError: there is no config.json, or it is of another architecture; names which ones.
+            Of openPangu, too, where Llama cannot compute it, and where the weights do not match
+            the config; names both sides.
     """
     path = Path(folder) / "config.json"
     if not path.exists():
         raise ValueError(f"target={str(folder)!r} has no config.json: name a Hugging Face folder")
-    architecture = (json.loads(path.read_text()).get("architectures") or ["none"])[0]
-    if architecture == PANGU_ARCHITECTURE:
-        return load_pangu_as_llama(folder, dtype)
+    config = json.loads(path.read_text())
+    architecture = (config.get("architectures") or ["none"])[0]
     if architecture not in SUPPORTED_ARCHITECTURES:
         raise ValueError(
             f"target={str(folder)!r} is a {architecture}: "
             f"heads can be trained for {', '.join(SUPPORTED_ARCHITECTURES)}"
         )
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-
-
-def load_pangu_as_llama(folder: str | Path, dtype: torch.dtype | None = None) -> LlamaForCausalLM:
-    """Load an openPangu Embedded folder (safetensors, sharded or not) as `LlamaForCausalLM`.
-
-    `dtype` None: config.json's, else that of the weights.
-
-    Raises:
-        ValueError: the weights do not match the config; names both sides.
-    """
-    folder = Path(folder)
-    config = llama_config_from_pangu(json.loads((folder / "config.json").read_text()))
+    if architecture != PANGU_ARCHITECTURE:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    llama = llama_config_from_pangu(config)
     model, found = LlamaForCausalLM.from_pretrained(
-        folder, config=config, dtype=dtype or "auto", output_loading_info=True
+        folder, config=llama, dtype=dtype, output_loading_info=True
     )
     missing, unexpected = (sorted(found[f"{which}_keys"]) for which in ("missing", "unexpected"))
     if missing or unexpected:
@@ -122,25 +128,3 @@ def save_llama_as_pangu(
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors writes for the owner alone
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def _refuse_unlike_llama(config: dict[str, Any]) -> None:
-    unlike = (
-        "n_routed_experts",
-        "sandwich_norm",
-        "param_sink_number",
-        "kv_lora_rank",
-        "rope_scaling",
-    )
-    for key in unlike:
-        if config.get(key):
-            raise ValueError(
-                f"{key}={config[key]!r} is not in Llama's block: "
-                "only dense openPangu Embedded models can be read as a Llama"
-            )
-    attention_bias = bool(config.get("attention_bias", False) or config.get("bias", False))
-    if bool(config.get("qkv_bias", attention_bias)) != attention_bias:
-        raise ValueError(
-            f"qkv_bias={config['qkv_bias']!r} differs from bias={attention_bias!r}: "
-            "Llama has biases on q, k, v and o together or on none; drop qkv_bias"
-        )

@@ -13,7 +13,7 @@ from vllm_eagle_pangu.env import fast_cache_reorder
 
 
 class CommittedCache:
-    """K/V of the committed tokens of one sequence, per layer `[1, Hk, t, K]`.
+    """K/V of the committed tokens of one sequence: `layers`, a pair of `[1, Hk, t, K]` for each.
 
     Forward passes run on copies (`branch`); only `commit_length` and `commit_path` change the
     committed state. `fast_commits` and `full_commits` count how `commit_path` went.
@@ -23,7 +23,7 @@ class CommittedCache:
     """
 
     def __init__(self) -> None:
-        self._cache = DynamicCache()
+        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._fast = fast_cache_reorder()
         self.fast_commits = 0
         self.full_commits = 0
@@ -31,28 +31,17 @@ class CommittedCache:
     @property
     def length(self) -> int:
         """t, the number of committed tokens."""
-        return self._cache.get_seq_length()
-
-    def layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Committed (key, value) of each layer, `[1, Hk, t, K]` each."""
-        return [(layer.keys, layer.values) for layer in self._cache.layers]
+        return self.layers[0][0].shape[2] if self.layers else 0
 
     def branch(self, n: int) -> DynamicCache:
         """A cache of batch size n whose rows are copies of the committed one."""
-        copy = DynamicCache()
-        for index, (key, value) in enumerate(self.layers()):
-            copy.update(key.repeat(n, 1, 1, 1), value.repeat(n, 1, 1, 1), index)
-        return copy
+        return DynamicCache([(k.repeat(n, 1, 1, 1), v.repeat(n, 1, 1, 1)) for k, v in self.layers])
 
     def commit_length(self, branch: DynamicCache, row: int, length: int) -> None:
         """Make the first `length` positions of row `row` of `branch` the committed state."""
         assert self.length <= length <= branch.get_seq_length(), (length, self.length)
-        self._replace(
-            [
-                (layer.keys[row : row + 1, :, :length], layer.values[row : row + 1, :, :length])
-                for layer in branch.layers
-            ]
-        )
+        part = (slice(row, row + 1), slice(None), slice(length))
+        self.layers = [(x.keys[part].clone(), x.values[part].clone()) for x in branch.layers]
 
     def commit_path(self, tree: DynamicCache, path: list[int]) -> None:
         """Commit the tree rows `path`, in this order; the rest of the tree is dropped.
@@ -63,35 +52,27 @@ class CommittedCache:
         Where the tree still holds the committed prefix, that is kept and only the path's rows
         are copied. Otherwise all of the tree's positions are gathered.
         """
-        start = self.length
-        if self._fast and self._shares_prefix(tree):
-            self.fast_commits += 1
-            rows = torch.tensor(path) + start
-            layers = []
-            for (key, value), layer in zip(self.layers(), tree.layers, strict=True):
-                new_key = layer.keys.index_select(2, rows)
-                new_value = layer.values.index_select(2, rows)
-                layers.append((torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)))
-        else:
-            self.full_commits += 1
-            rows = torch.tensor([*range(start), *(start + row for row in path)])
+        rows = torch.tensor(path) + self.length
+        fast = self._fast and self._shares_prefix(tree)
+        if not fast:
+            rows = torch.cat([torch.arange(self.length), rows])
+        layers = [
+            (x.keys.index_select(2, rows), x.values.index_select(2, rows)) for x in tree.layers
+        ]
+        if fast:
             layers = [
-                (layer.keys.index_select(2, rows), layer.values.index_select(2, rows))
-                for layer in tree.layers
+                (torch.cat([key, new_key], 2), torch.cat([value, new_value], 2))
+                for (key, value), (new_key, new_value) in zip(self.layers, layers, strict=True)
             ]
-        self._replace(layers)
+        self.fast_commits += fast
+        self.full_commits += not fast
+        self.layers = layers
 
     def _shares_prefix(self, tree: DynamicCache) -> bool:
-        committed = self.layers()
-        if len(committed) != len(tree.layers) or tree.get_seq_length() < self.length:
+        if len(self.layers) != len(tree.layers) or tree.get_seq_length() < self.length:
             return False
         return all(
             torch.equal(layer.keys[:, :, : self.length], key)
             and torch.equal(layer.values[:, :, : self.length], value)
-            for (key, value), layer in zip(committed, tree.layers, strict=True)
+            for (key, value), layer in zip(self.layers, tree.layers, strict=True)
         )
-
-    def _replace(self, layers: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._cache = DynamicCache()
-        for index, (key, value) in enumerate(layers):
-            self._cache.update(key.clone(), value.clone(), index)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +23,12 @@ class ReferenceTarget:
         self._model = load_target(folder, dtype)
         self._model.set_attn_implementation("eager")
         self._dtype = dtype
-        layers = len(self._model.model.layers)
+        # What entered each layer, and the final norm, in the last forward.
+        self._entered: dict[int, torch.Tensor] = {}
+        inner = self._model.model
+        for index, module in enumerate([*inner.layers, inner.norm]):
+            module.register_forward_pre_hook(partial(self._enter, index), with_kwargs=True)
+        layers = len(inner.layers)
         # vLLM's default, and like vLLM without duplicates and in layer order.
         self.taps: tuple[int, ...] = tuple(sorted({2, layers // 2, layers - 3}))
 
@@ -51,29 +57,22 @@ class ReferenceTarget:
         `[B, N, taps*H]`. Every row attends all that the cache held before.
         """
         mask = None if visible is None else self._additive(visible, cache.get_seq_length())
-        states: dict[int, torch.Tensor] = {}
-        hooks = [self._record(index, states) for index in self.taps]
-        try:
-            logits = self._model(
-                input_ids=tokens,
-                position_ids=positions,
-                past_key_values=cache,
-                attention_mask=mask,
-                use_cache=True,
-            ).logits
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return logits.float(), torch.cat([states[index] for index in self.taps], dim=-1)
+        logits = self._model(
+            input_ids=tokens,
+            position_ids=positions,
+            past_key_values=cache,
+            attention_mask=mask,
+            use_cache=True,
+        ).logits
+        return logits.float(), torch.cat([self._entered[tap] for tap in self.taps], dim=-1)
 
-    def _record(self, index: int, states: dict[int, torch.Tensor]):
-        inner = self._model.model
-        module = inner.norm if index == len(inner.layers) else inner.layers[index]
+    def logits(self, tokens: list[int]) -> torch.Tensor:
+        """After each token of a text: `[N, V] float32`."""
+        positions = torch.arange(len(tokens))[None]
+        return self.forward(torch.tensor([tokens]), positions, DynamicCache())[0][0]
 
-        def keep_input(module, args, kwargs):
-            states[index] = args[0] if args else kwargs["hidden_states"]
-
-        return module.register_forward_pre_hook(keep_input, with_kwargs=True)
+    def _enter(self, index: int, _module, args, kwargs) -> None:
+        self._entered[index] = args[0] if args else kwargs["hidden_states"]
 
     def _additive(self, visible: torch.Tensor, prefix: int) -> torch.Tensor:
         rows = visible.shape[0]

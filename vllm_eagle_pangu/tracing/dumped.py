@@ -2,17 +2,55 @@
 """A failure dump as `replay` sees it: request by request, whatever its values are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import BeforeValidator, InstanceOf, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.tracing.schema import check_schema, parse_object
+from vllm_eagle_pangu.tracing.schema import parse_record, told
+
+
+def _integers(values: Sequence[int]) -> torch.Tensor:
+    """`[1, n] int64`."""
+    row = np.array([values])
+    if row.dtype != np.int64:
+        raise ValueError(f"{values} are not whole numbers")
+    return torch.from_numpy(row)
+
+
+def _tree(record: Mapping[str, Any]) -> TreeBatch:
+    tree = TreeBatch(
+        **{name: _integers(record[name]) for name in ("tokens", "parent", "depth")},
+        valid=torch.tensor([record["valid"]], dtype=torch.bool),
+        visible=torch.tensor([[[seen == "1" for seen in row] for row in record["visible"]]]),
+        score=torch.tensor([[float(score) for score in record["score"]]]),
+        max_depth=record["max_depth"],
+    )
+    rows = tree.tokens.shape
+    columns = (tree.parent, tree.depth, tree.valid, tree.score)
+    if {column.shape for column in columns} != {rows} or tree.visible.shape != (*rows, rows[1]):
+        raise ValueError(f"a tree of {tree.rows} tokens has another number of rows elsewhere")
+    return tree
+
+
+def _path(record: Mapping[str, Any]) -> AcceptedPaths:
+    path = AcceptedPaths(
+        _integers(record["rows"]), _integers([record["length"]])[0], _integers(record["output"])
+    )
+    if path.rows.shape != path.output.shape:
+        raise ValueError("a path has another number of rows than of tokens")
+    return path
+
+
+Integers = Annotated[InstanceOf[torch.Tensor], BeforeValidator(_integers)]
+Tree = Annotated[InstanceOf[TreeBatch], BeforeValidator(_tree)]
+Accepted = Annotated[InstanceOf[AcceptedPaths], BeforeValidator(_path)]
 
 
 @dataclass(frozen=True)
@@ -54,9 +92,9 @@ class DumpedRequest:
     prefix_len: int | None
     count: int | None
     greedy: bool | None
-    tree: TreeBatch | None
-    draws: torch.Tensor | None
-    path: AcceptedPaths | None
+    tree: Tree | None
+    draws: Integers | None
+    path: Accepted | None
     caches: list[DumpedCache]
 
     @property
@@ -92,66 +130,15 @@ class Dump:
 def read_dump(path: str | Path) -> Dump:
     """Raises FileNotFoundError, and ValueError for a file that is no dump of this schema."""
     path = Path(path)
-    record = parse_object(path.read_text(encoding="utf-8"), path)
-    check_schema(record, path)
+    record = parse_record(path.read_text(encoding="utf-8"), path)
     if record.get("kind") != "dump":
         raise _no_dump(path, f"its kind is {record.get('kind')!r}")
     try:
-        return Dump(
-            path=path,
-            step=record["step"],
-            written_at=record["written_at"],
-            failure=record["failure"],
-            manifest=record["manifest"],
-            requests=[_request(request) for request in record["requests"]],
-            unreadable=record["unreadable"],
-        )
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        return TypeAdapter(Dump).validate_python(record | {"path": path})
+    except ValidationError as error:
+        raise _no_dump(path, told(error)) from error
+    except (KeyError, RuntimeError, TypeError) as error:
         raise _no_dump(path, f"{type(error).__name__}: {error}") from error
-
-
-def _request(record: Mapping[str, Any]) -> DumpedRequest:
-    tree, draws, path = (record[name] for name in ("tree", "draws", "path"))
-    known = {field.name: record[field.name] for field in fields(DumpedRequest)}
-    known |= {
-        "tree": None if tree is None else _tree(tree),
-        "draws": None if draws is None else _integers(draws),
-        "path": None if path is None else _path(path),
-        "caches": [DumpedCache(**cache) for cache in record["caches"]],
-    }
-    return DumpedRequest(**known)
-
-
-def _tree(record: Mapping[str, Any]) -> TreeBatch:
-    tree = TreeBatch(
-        **{name: _integers(record[name]) for name in ("tokens", "parent", "depth")},
-        valid=torch.tensor([record["valid"]], dtype=torch.bool),
-        visible=torch.tensor([[[seen == "1" for seen in row] for row in record["visible"]]]),
-        score=torch.tensor([[float(score) for score in record["score"]]]),
-        max_depth=record["max_depth"],
-    )
-    rows = tree.tokens.shape
-    columns = (tree.parent, tree.depth, tree.valid, tree.score)
-    if {column.shape for column in columns} != {rows} or tree.visible.shape != (*rows, rows[1]):
-        raise ValueError(f"a tree of {tree.rows} tokens has another number of rows elsewhere")
-    return tree
-
-
-def _path(record: Mapping[str, Any]) -> AcceptedPaths:
-    path = AcceptedPaths(
-        _integers(record["rows"]), _integers([record["length"]])[0], _integers(record["output"])
-    )
-    if path.rows.shape != path.output.shape:
-        raise ValueError("a path has another number of rows than of tokens")
-    return path
-
-
-def _integers(values: Sequence[int]) -> torch.Tensor:
-    """`[1, n] int64`."""
-    row = np.array([values])
-    if row.dtype != np.int64:
-        raise ValueError(f"{values} are not whole numbers")
-    return torch.from_numpy(row)
 
 
 def _no_dump(path: Path, problem: str) -> ValueError:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of the engine as the lines of `steps.jsonl`, a request as its line in `requests.jsonl`."""
+"""The records that are the lines of `steps.jsonl` and `requests.jsonl`."""
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -35,21 +33,9 @@ class StepEntry(NamedTuple):
     stage_us: Mapping[str, float]
 
 
-class StepLine(NamedTuple):
-    """One tree's line, and what it counts: nodes verified and accepted."""
-
-    request: str
-    nodes: int
-    accepted: int
-    text: bytes
-
-
-def step_lines(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[StepLine]:
-    """A line for each tree whose request is wanted.
-
-    The text is put together by hand: the encoder takes twice as long, and holds the GIL.
-    """
-    stage_us = compact({name: round(value, 1) for name, value in entry.stage_us.items()})
+def step_records(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    """What is written of each tree whose request is wanted."""
+    stage_us = {name: round(value, 1) for name, value in entry.stage_us.items()}
     trees, paths = entry.tree, entry.paths
     tokens, parents, scores = trees.tokens.tolist(), trees.parent.tolist(), trees.score.tolist()
     valid, lengths = trees.valid.tolist(), paths.length.tolist()
@@ -57,19 +43,23 @@ def step_lines(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[StepL
     for tree, request in enumerate(entry.requests):
         if not wants(request):
             continue
-        rows, emitted, shape = sum(valid[tree]), lengths[tree] + 1, entry.shapes[tree]
-        text = (
-            f'{{"schema":{SCHEMA},"kind":"step","step":{entry.step},"request":{compact(request)},'
-            f'"time_us":{entry.time_us},"batch_size":{entry.batch_size},'
-            f'"prefix_tokens":{entry.prefix_len[tree]},'
-            f'"shape":{{"width":{shape.width},"depth":{shape.depth},"nodes":{shape.nodes}}},'
-            f'"tokens":{_integers(tokens[tree][:rows])},'
-            f'"parents":{_integers(parents[tree][:rows])},'
-            f'"scores":{_scores(scores[tree][:rows])},'
-            f'"accepted_rows":{_integers(path_rows[tree][:emitted])},'
-            f'"emitted":{_integers(output[tree][:emitted])},"stage_us":{stage_us}}}\n'
-        )
-        yield StepLine(request, rows - 1, emitted - 1, text.encode())
+        rows, emitted = sum(valid[tree]), lengths[tree] + 1
+        yield {
+            "schema": SCHEMA,
+            "kind": "step",
+            "step": entry.step,
+            "request": request,
+            "time_us": entry.time_us,
+            "batch_size": entry.batch_size,
+            "prefix_tokens": entry.prefix_len[tree],
+            "shape": entry.shapes[tree],
+            "tokens": tokens[tree][:rows],
+            "parents": parents[tree][:rows],
+            "scores": [round(score, 4) for score in scores[tree][:rows]],
+            "accepted_rows": path_rows[tree][:emitted],
+            "emitted": output[tree][:emitted],
+            "stage_us": stage_us,
+        }
 
 
 @dataclass
@@ -81,39 +71,23 @@ class RequestTotals:
     nodes: int = 0
     accepted: int = 0
 
-    def line(self, request: str, prompt_tokens: int, output_tokens: int, ended_us: int) -> bytes:
-        """The request's line."""
-        record = {
+    def add(self, step: Mapping[str, Any]) -> None:
+        """Another of its steps, by its record."""
+        self.steps += 1
+        self.nodes += len(step["tokens"]) - 1
+        self.accepted += len(step["emitted"]) - 1
+
+    def record(
+        self, request: str, prompt_tokens: int, output_tokens: int, ended_us: int
+    ) -> dict[str, Any]:
+        """What is written of the request."""
+        return {
             "schema": SCHEMA,
             "kind": "request",
             "request": request,
             "prompt_tokens": prompt_tokens,
             "output_tokens": output_tokens,
-            "steps": self.steps,
-            "nodes": self.nodes,
-            "accepted": self.accepted,
+            **vars(self),
             "tau": round(1 + self.accepted / self.steps, 4) if self.steps else None,
-            "started_us": self.started_us,
             "ended_us": ended_us,
         }
-        return compact(record).encode() + b"\n"
-
-
-# One encoder for all: `json.dumps` with separators makes a new one each time.
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
-def compact(value: Any) -> str:
-    """JSON without spaces."""
-    return _ENCODER.encode(value)
-
-
-def _integers(values: list[int]) -> str:
-    return str(values).replace(" ", "")
-
-
-def _scores(values: list[float]) -> str:
-    """Four decimals. Only broken drafts are not finite; JSON has no word for that, Python has."""
-    if not math.isfinite(sum(values)):
-        return compact(values)
-    return "[" + ("%.4f," * len(values) % tuple(values))[:-1] + "]"

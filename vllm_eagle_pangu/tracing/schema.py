@@ -2,9 +2,10 @@
 """The names and the version of what a run folder holds."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from vllm_eagle_pangu.config import refusal
 
@@ -17,28 +18,30 @@ REQUESTS = "requests.jsonl"
 DUMPS = "dumps"
 
 
-def check_schema(record: Mapping[str, Any], path: Path) -> None:
-    """Raises ValueError, naming the file and both versions, where `record` is not of ours."""
+def parse_record(text: str, place: Path | str) -> dict[str, Any]:
+    """The JSON object in `text`.
+
+    Raises ValueError, naming `place`, where there is none, or one that is not of our schema.
+    """
+    try:
+        record = json.loads(text)
+        problem = f"a JSON object is needed, not {type(record).__name__}"
+    except json.JSONDecodeError as error:
+        record, problem = None, f"not JSON ({error})"
+    if not isinstance(record, dict):
+        raise refusal("file", str(place), problem, "give a file as the tracer wrote it")
     if record.get("schema") != SCHEMA:
         raise refusal(
             "schema",
             record.get("schema"),
-            f"{path} is not of the trace schema that this version reads, which is {SCHEMA}",
+            f"{place} is not of the trace schema that this version reads, which is {SCHEMA}",
             "read it with the vllm-eagle-pangu that wrote it (manifest.json says which), "
             "or record it anew",
         )
-
-
-def parse_object(text: str, place: Path | str) -> dict[str, Any]:
-    """The JSON object in `text`; raises ValueError, naming `place`, where there is none."""
-    try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _unreadable(place, f"not JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise _unreadable(place, f"a JSON object is needed, not {type(record).__name__}")
     return record
 
 
-def _unreadable(place: Path | str, problem: str) -> ValueError:
-    return refusal("file", str(place), problem, "give a file as the tracer wrote it")
+def told(error: ValidationError) -> str:
+    """Where a record is not as it should be first, and how."""
+    found = error.errors()[0]
+    return ": ".join([*map(str, found["loc"]), found["msg"]])

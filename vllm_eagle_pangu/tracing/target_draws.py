@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from vllm_eagle_pangu import ties
+from vllm_eagle_pangu.reference.target import ReferenceTarget
 from vllm_eagle_pangu.tracing.dumped import DumpedRequest, Finding
 
 INVARIANT = "context: a greedy draw is what the target says after the row's path"
@@ -22,8 +23,10 @@ def check_target_draws(requests: Sequence[DumpedRequest], target: Path) -> Itera
     """
     known = [(request, *_path_tokens(request)) for request in requests if checkable(request)]
     texts = [tokens for _, tokens, _ in known]
-    exact = _logits(target, torch.float32, texts)
-    low = _logits(target, torch.bfloat16, texts)
+    exact, low = (
+        [*map(ReferenceTarget(target, dtype).logits, texts)]
+        for dtype in (torch.float32, torch.bfloat16)
+    )
     bound = ties.rounding(zip(_highest(exact), _highest(low), strict=True)).bound
     for (request, _, rows), logits in zip(known, exact, strict=True):
         yield from _compare(request, rows, logits[-len(rows) :], bound)
@@ -33,20 +36,6 @@ def checkable(request: DumpedRequest) -> bool:
     """Whether the dump knows enough of a request, and its draws have but one right answer."""
     known = (request.token_ids, request.prefix_len, request.tree, request.draws, request.path)
     return bool(request.greedy) and all(part is not None for part in known)
-
-
-def _logits(target: Path, dtype: torch.dtype, texts: list[list[int]]) -> list[torch.Tensor]:
-    """The oracle's logits after each token, per text [N, V] float32."""
-    from vllm_eagle_pangu.reference.cache import CommittedCache
-    from vllm_eagle_pangu.reference.target import ReferenceTarget
-
-    model = ReferenceTarget(target, dtype)
-    logits = []
-    for tokens in texts:
-        positions = torch.arange(len(tokens))[None]
-        cache = CommittedCache().branch(1)
-        logits.append(model.forward(torch.tensor([tokens]), positions, cache)[0][0])
-    return logits
 
 
 def _highest(logits: list[torch.Tensor]) -> list[ties.Logits]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from vllm_eagle_pangu.tracing.bounded_lines import BoundedLines
 from vllm_eagle_pangu.tracing.config import TraceConfig
-from vllm_eagle_pangu.tracing.lines import RequestTotals, StepEntry, step_lines
+from vllm_eagle_pangu.tracing.lines import RequestTotals, StepEntry, step_records
 from vllm_eagle_pangu.tracing.manifest import start_run, utc_now, write_json
 from vllm_eagle_pangu.tracing.schema import MANIFEST
 
@@ -143,18 +143,16 @@ class TraceWriter:
         self._lines.flush()
 
     def _write_step(self, entry: StepEntry) -> None:
-        for line in step_lines(entry, self.config.samples):
-            totals = self._totals.setdefault(line.request, RequestTotals(entry.time_us))
-            totals.steps += 1
-            totals.nodes += line.nodes
-            totals.accepted += line.accepted
-            self._lines.add("steps", line.text)
+        for record in step_records(entry, self.config.samples):
+            totals = self._totals.setdefault(record["request"], RequestTotals(entry.time_us))
+            totals.add(record)
+            self._lines.add("steps", record)
 
     def _write_request(
         self, request: str, prompt_tokens: int, output_tokens: int, ended_us: int
     ) -> None:
         totals = self._totals.pop(request, None) or RequestTotals(ended_us)
-        self._lines.add("requests", totals.line(request, prompt_tokens, output_tokens, ended_us))
+        self._lines.add("requests", totals.record(request, prompt_tokens, output_tokens, ended_us))
 
     def _write_manifest(self) -> None:
         lines = self._lines

@@ -69,11 +69,8 @@ def _tau_distribution(statistics: Statistics, axes: Any) -> None:
         xycoords=top,
         textcoords="offset points",
     )
-    axes.set_ylim(0, 1.15 * max(shares))
-    axes.set_xticks(list(counts))
-    axes.set_xlabel("tokens emitted in a step, bonus included")
-    axes.set_ylabel("share of steps (%)")
-    axes.grid(axis="x", visible=False)
+    axes.set(xlabel="tokens emitted in a step, bonus included", ylabel="share of steps (%)")
+    _bars_over(axes, counts, 1.15 * max(shares))
 
 
 def _tau_by_request(statistics: Statistics, axes: Any) -> None:
@@ -88,11 +85,9 @@ def _tau_by_request(statistics: Statistics, axes: Any) -> None:
         textcoords="offset points",
         va="center",
     )
-    axes.set_ylim(0, max(taus) * 1.1)
-    axes.set_xlim(0.4, len(taus) + 0.6)
+    axes.set(xlim=(0.4, len(taus) + 0.6), ylim=(0, max(taus) * 1.1))
+    axes.set(xlabel="request, in order of τ", ylabel="τ (tokens per step)")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("request, in order of τ")
-    axes.set_ylabel("τ (tokens per step)")
 
 
 def _by_position(positions: Sequence[Position], figure: Any, axes: Any) -> None:
@@ -103,11 +98,9 @@ def _by_position(positions: Sequence[Position], figure: Any, axes: Any) -> None:
     ):
         places = [depth + shift for depth in depths]
         axes.bar(places, _percent(shares), 0.38, color=colour, label=label)
-    axes.set_xticks(depths)
-    axes.set_ylim(0, 100)
     axes.set_xlabel("depth d in the tree (1: the root's children)")
     axes.set_ylabel("accepted path reached d (%)")
-    axes.grid(axis="x", visible=False)
+    _bars_over(axes, depths, 100)
     figure.legend(loc="outside upper left", ncols=2)
 
 
@@ -117,11 +110,9 @@ def _by_rank(ranks: Sequence[Share], axes: Any) -> None:
     bars = axes.bar(places, shares, 0.72, color=BLUE, yerr=_whiskers(ranks), ecolor=INK)
     labels = [f"{share:.1f}" if share < 10 else f"{share:.0f}" for share in shares]
     axes.bar_label(bars, labels, padding=2)
-    axes.set_xticks(list(places))
-    axes.set_ylim(0, 100)
     axes.set_xlabel("place among its siblings by the drafter's score (1: best)")
     axes.set_ylabel("accepted, once the parent was (%)")
-    axes.grid(axis="x", visible=False)
+    _bars_over(axes, places, 100)
 
 
 def _calibration(statistics: Statistics, figure: Any, axes: Any, counts: Any) -> None:
@@ -145,14 +136,10 @@ def _calibration(statistics: Statistics, figure: Any, axes: Any, counts: Any) ->
         )
         middles = [50 * (one.low + one.high) + 2 * shift for one in bins]
         counts.bar(middles, [share.total for share in accepted], 3.6, color=colour)
-    counts.set_yscale("log")
-    counts.yaxis.set_major_formatter("{x:,.0f}")
+    counts.set(yscale="log", ylabel="nodes", xlabel="the drafter's probability (%)")
     counts.set_ylim(bottom=0.7)
-    counts.set_ylabel("nodes")
-    counts.set_xlabel("the drafter's probability (%)")
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 100)
-    axes.set_ylabel("accepted by the target (%)")
+    counts.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set(xlim=(0, 100), ylim=(0, 100), ylabel="accepted by the target (%)")
     figure.legend(loc="outside upper left", ncols=2)
 
 
@@ -201,8 +188,7 @@ def _speed(methods: Sequence[Method], figure: Any, axes: Any) -> None:
             va="center",
             fontsize=8,
         )
-    axes.set_xlim(left, right)
-    axes.set_ylim(bottom, top)
+    axes.set(xlim=(left, right), ylim=(bottom, top))
     axes.set_xlabel("τ (tokens per target forward)")
     axes.set_ylabel("speed (multiple of plain decoding)")
     names = [f"{n}  {m.name[:LONGEST_NAME]}" for n, m in enumerate(methods, start=1)]
@@ -234,6 +220,12 @@ def _free_sides(points: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
         return min((math.hypot(x - u, y - v) for u, v in others), default=0.0)
 
     return [max(SIDES, key=partial(room, index)) for index in range(len(points))]
+
+
+def _bars_over(axes: Any, ticks: Sequence[int], top: float) -> None:
+    """Bars stand on these places, up to `top` at most."""
+    axes.set(xticks=list(ticks), ylim=(0, top))
+    axes.grid(axis="x", visible=False)
 
 
 def _percent(shares: Sequence[Share]) -> list[float]:

@@ -47,11 +47,12 @@ def write_report(
         FileNotFoundError: no run there.
         ValueError: names the file or option, what is wrong with it and the mend.
     """
+    from vllm_eagle_pangu.tracing.reader import find_run
     from vllm_eagle_pangu.tracing.report.charts import draw_charts
     from vllm_eagle_pangu.tracing.report.comparison import read_methods
     from vllm_eagle_pangu.tracing.report.explorer import explorer_data
     from vllm_eagle_pangu.tracing.report.page import render
-    from vllm_eagle_pangu.tracing.report.recording import find_run, read_recording
+    from vllm_eagle_pangu.tracing.report.recording import read_recording
     from vllm_eagle_pangu.tracing.report.statistics import statistics_of
     from vllm_eagle_pangu.tracing.report.token_texts import read_tokenizer
 

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.tracing.reader import read_lines, read_manifest, run_folders
-from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS
+from vllm_eagle_pangu.tracing.reader import read_lines, read_manifest
+from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS, told
 
 Record = TypeVar("Record")
 
@@ -102,22 +102,6 @@ class Recording:
         return str(self.manifest.get("run") or self.folder.resolve().name)
 
 
-def find_run(path: Path) -> Path:
-    """The run folder `path`, or the only one in it.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: there are several.
-    """
-    runs = run_folders(path)
-    if len(runs) > 1:
-        names = ", ".join(run.name for run in runs[-3:])
-        raise refusal(
-            "run", str(path), f"{len(runs)} runs in it", f"pass one of them; the last are {names}"
-        )
-    return runs[0]
-
-
 def read_recording(folder: Path) -> Recording:
     """The run in `folder`; one without steps or requests is a run all the same.
 
@@ -133,8 +117,6 @@ def read_recording(folder: Path) -> Recording:
 
 
 def _records(path: Path, name: str, kind: type[Record]) -> Iterator[Record]:
-    if not path.is_file():
-        return
     known = TypeAdapter(kind)
     for number, record in enumerate(read_lines(path), start=1):
         if record.get("kind") != name:
@@ -142,9 +124,7 @@ def _records(path: Path, name: str, kind: type[Record]) -> Iterator[Record]:
         try:
             yield known.validate_python(record)
         except ValidationError as error:
-            found = error.errors()[0]
-            problem = ": ".join([*map(str, found["loc"]), found["msg"]])
             mend = "remove the line, or record the run anew"
             raise refusal(
-                "file", f"{path}:{number}", f"no proper {name}: {problem}", mend
+                "file", f"{path}:{number}", f"no proper {name}: {told(error)}", mend
             ) from error
