@@ -3,15 +3,15 @@
 
 import torch
 
-from vllm_eagle_pangu.kernels.implementations import Implementations
+from vllm_eagle_pangu.kernels.implementations import Op
+from vllm_eagle_pangu.kernels.tree_attention import reference
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows, check_sizes
 
 __all__ = ["AttentionRows", "PagedKV", "prepare", "tree_attention"]
 
-_OP = Implementations(
-    __name__,
-    "tree_attention",
+_OP = Op(
+    reference.tree_attention,
     reference="reference",
     cpp="cpu_impl",
     triton="triton_impl",
@@ -54,4 +54,4 @@ def tree_attention(
     if check:
         check_sizes(query, key, value, pages, output)
         rows.check(query, key, pages)
-    _OP.of(implementation, query.device)(query, key, value, pages, rows, scale, output)
+    _OP(query, key, value, pages, rows, scale, output, implementation=implementation)
