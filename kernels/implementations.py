@@ -14,25 +14,25 @@ R = TypeVar("R")
 
 # What a device runs when nobody chose.
 _BY_DEVICE = {"cpu": "cpp", "cuda": "triton"}
-# The modules of most ops.
+# Modules that every op has, unless it names others for them.
 _USUAL = {"reference": "reference", "cpp": "cpu_impl", "triton": "triton_impl"}
 
 
 class Op(Generic[P, R]):
     """An op as its definition tells it, computed by any implementation that equals this one.
 
-    Each is a module of the op's package: `modules`, by name. It defines a function of the
-    definition's name and parameters, and `prepare` where something must be made ready first.
-    Modules are imported when first used: what they need (a compiler, Triton) need not be there for
-    the others.
+    Each is a module of the op's package: `modules`, by name, beside the usual ones. It defines a
+    function of the definition's name and parameters, and `prepare` where something must be made
+    ready first. Modules are imported when first used: what they need (a compiler, Triton) need not
+    be there for the others.
     """
 
     def __init__(self, definition: Callable[P, R], **modules: str) -> None:
         functools.update_wrapper(self, definition)
         self.name = definition.__name__
         package = definition.__module__.rpartition(".")[0]
-        modules = modules or _USUAL
-        self._modules = {name: f"{package}.{module}" for name, module in modules.items()}
+        named = _USUAL | modules
+        self._modules = {name: f"{package}.{module}" for name, module in named.items()}
         self._functions: dict[str, Callable[P, R]] = {}
 
     def __call__(self, *args: Any, implementation: str | None = None, **kwargs: Any) -> R:

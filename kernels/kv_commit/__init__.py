@@ -17,12 +17,5 @@ __all__ = [
 commit_slots = Op(reference.commit_slots)
 prepare = commit_slots.prepare
 
-commit_pages = Op(
-    reference.commit_pages,
-    reference="reference",
-    cpp="cpu_impl",
-    triton="triton_impl",
-    # Ascend, by its own cache writes: A2 and A3, and A5.
-    npu="npu_impl",
-    npu_a5="npu_a5_impl",
-)
+# Ascend, by its own cache writes: A2 and A3, and A5.
+commit_pages = Op(reference.commit_pages, npu="npu_impl", npu_a5="npu_a5_impl")

@@ -12,9 +12,6 @@ __all__ = ["AttentionRows", "PagedKV", "prepare", "tree_attention"]
 
 _OP = Op(
     reference.tree_attention,
-    reference="reference",
-    cpp="cpu_impl",
-    triton="triton_impl",
     # Ascend, by its own operators: see docs/ascend.md.
     npu="npu_impl",
     npu_torch_tree="npu_torch_tree",

@@ -8,7 +8,6 @@ from vllm_eagle_pangu.kernels.tree_prune.belief import Belief
 __all__ = ["Belief", "prepare", "tally_paths", "tree_prune"]
 
 # Torch ops on a GPU, too: no kernel of our own there yet.
-_FORMS = {"reference": "reference", "cpp": "cpu_impl", "triton": "reference"}
-tree_prune = Op(reference.tree_prune, **_FORMS)
-tally_paths = Op(reference.tally_paths, **_FORMS)
+tree_prune = Op(reference.tree_prune, triton="reference")
+tally_paths = Op(reference.tally_paths, triton="reference")
 prepare = tree_prune.prepare
