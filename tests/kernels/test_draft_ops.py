@@ -70,9 +70,7 @@ def test_growing_random_trees_equals_the_reference_at_every_level() -> None:
                     x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (scores, tokens)
                 )
             before = scores.clone(), tokens.clone()
-            mine, theirs = (
-                (g.grow_first if level == 1 else g.grow)(scores, tokens) for g in growers
-            )
+            mine, theirs = (grower.grow(scores, tokens) for grower in growers)
             assert_same_fields(mine, theirs)
             torch.testing.assert_close(scores, before[0], rtol=0, atol=0, equal_nan=True)
             assert torch.equal(tokens, before[1])
@@ -86,7 +84,7 @@ def test_growing_random_trees_equals_the_reference_at_every_level() -> None:
 def test_a_frontier_keeps_its_values_when_the_next_level_grows() -> None:
     torch.manual_seed(2)
     grower = TreeGrower(TreeShape(3, 3, 9), Ops.bind(IMPLEMENTATION))
-    first = grower.grow_first(-torch.rand(2, 3), torch.randint(99, (2, 3)))
+    first = grower.grow(-torch.rand(2, 3), torch.randint(99, (2, 3)))
     before = dataclasses.replace(first, **{k: v.clone() for k, v in tensors(first).items()})
     grower.grow(-torch.rand(2, 3, 3), torch.randint(99, (2, 3, 3)))
     assert_same_fields(first, before)

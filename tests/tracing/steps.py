@@ -26,7 +26,7 @@ def grown_tree(batch: int = 2, seed: int = 0, vocab: int = 1000) -> TreeBatch:
         tokens = torch.randint(1, vocab, size, generator=generator)
         return scores.sort(dim=-1, descending=True).values, tokens
 
-    grower.grow_first(*level())
+    grower.grow(*level())
     for _ in range(SHAPE.depth - 1):
         grower.grow(*level(SHAPE.width))
     return grower.finish(torch.randint(1, vocab, (batch,), generator=generator))
