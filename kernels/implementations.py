@@ -42,10 +42,15 @@ class Op(Generic[P, R]):
             ValueError: `implementation` names none of the op's.
             RuntimeError: it cannot run on this machine; the message says why and what to do.
         """
+        tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
+        return self.on(next(tensors).device, implementation)(*args, **kwargs)
+
+    def on(self, device: torch.device, implementation: str | None = None) -> Callable[P, R]:
+        """The function of this implementation; None: of the device's own. Raises as a call does."""
         if implementation is None:
-            tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
-            return self.of(self._own(next(tensors).device))(*args, **kwargs)
-        return self.of(implementation)(*args, **kwargs)
+            own = _BY_DEVICE.get(device.type, "reference")
+            implementation = own if own in self._modules else "reference"
+        return self.of(implementation)
 
     def of(self, implementation: str) -> Callable[P, R]:
         """The function of this implementation, never of another one. Raises as a call does."""
@@ -62,10 +67,6 @@ class Op(Generic[P, R]):
         prepare = getattr(self._module(implementation), "prepare", None)
         if prepare is not None:
             prepare(*args)
-
-    def _own(self, device: torch.device) -> str:
-        name = _BY_DEVICE.get(device.type, "reference")
-        return name if name in self._modules else "reference"
 
     def _module(self, name: str) -> ModuleType:
         if name not in self._modules:

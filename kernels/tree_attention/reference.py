@@ -5,20 +5,13 @@ from collections.abc import Iterator
 
 import torch
 
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-) -> None:
+def tree_attention(call: AttentionCall) -> None:
     """See `tree_attention`."""
+    query, key, value, pages, rows, scale, output = call
     starts = rows.prefix_start
     requests = zip(
         [0] * len(rows.prefix_len) if starts is None else starts.tolist(),
