@@ -91,7 +91,8 @@ def test_a_connector_that_vllm_set_up_itself_is_refused(engine_args):
 
 def test_a_backend_for_the_head_without_tree_attention_is_refused(engine_args, refused):
     message = refused(engine_args({"attention_backend": "FLASHINFER"}))
-    assert_says(message, "attention_backend", "FLASHINFER", "stands on CPU_ATTN", "set it to CPU")
+    key = "speculative_config.attention_backend"
+    assert_says(message, key, "FLASHINFER", "stands on CPU_ATTN", "set it to CPU")
 
 
 @pytest.mark.parametrize("name", ["CPU_ATTN", "cpu_attn", "auto"])

@@ -16,7 +16,6 @@ from vllm_eagle_pangu.engine.target_fit import check_target
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 _V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
@@ -116,7 +115,6 @@ def check_options(
         value = host_spec.get(key)
         if not _says_nothing(key, value, defaults):
             raise refusal(key, value, f"means nothing to {METHOD}: {reason}", f'remove "{key}"')
-    _check_draft_backend(host_spec.get("attention_backend"), platforms[device])
     defaults = defaults_of(type(engine_args))
     for option, problem in _ENGINE_OPTIONS.items():
         # A line of vLLM that lacks the option cannot have been asked for it.
@@ -137,19 +135,6 @@ def _says_nothing(key: str, value: object, defaults: Mapping[str, object]) -> bo
     return value in (None, defaults.get(key), *_AS_DEFAULT.get(key, ()))
 
 
-def _check_draft_backend(value: "str | AttentionBackendEnum | None", parts: PlatformParts) -> None:
-    """`value`: what the user wrote for the head's layers, a name in any case or vLLM's enum."""
-    name = getattr(value, "name", value)
-    if name is not None and str(name).upper() not in ("AUTO", *parts.attention):
-        ours = " or ".join(parts.attention)
-        raise refusal(
-            "attention_backend",
-            name,
-            f"the head's layers attend trees too, and tree attention stands on {ours} here",
-            f'remove "attention_backend" from speculative_config, or set it to {ours}',
-        )
-
-
 def check_attention_backend(vllm_config: "VllmConfig", parts: PlatformParts) -> None:
     """Choose attention backends that tree attention stands on, or refuse the user's choice.
 
@@ -164,7 +149,10 @@ def check_attention_backend(vllm_config: "VllmConfig", parts: PlatformParts) -> 
     # vLLM selects the head's backend anew, by what the device likes best.
     if draft.attention_backend is None:
         draft.attention_backend = attention.backend
-    chosen = {"attention_backend": attention.backend}
+    chosen = {
+        "attention_backend": attention.backend,
+        "speculative_config.attention_backend": draft.attention_backend,
+    }
     # What vLLM 0.32 lets a kind of layer have instead, target's or head's.
     for kind, backend in getattr(attention, "backend_per_kind", {}).items():
         chosen[f"attention_config.backend_per_kind.{kind}"] = backend
