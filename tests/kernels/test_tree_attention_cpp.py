@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ tree attention against a float64 definition written out here.
+"""The C++ tree attention against the definition in float64.
 
 Tolerance: its error may be at most twice that of plain torch computing in the tensors' own dtype.
 """
