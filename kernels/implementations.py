@@ -42,8 +42,11 @@ class Op(Generic[P, R]):
             ValueError: `implementation` names none of the op's.
             RuntimeError: it cannot run on this machine; the message says why and what to do.
         """
+        # What an engine chose is called several times a step: it looks for no device.
+        if implementation is not None:
+            return self.of(implementation)(*args, **kwargs)
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
-        return self.on(next(tensors).device, implementation)(*args, **kwargs)
+        return self.on(next(tensors).device)(*args, **kwargs)
 
     def on(self, device: torch.device, implementation: str | None = None) -> Callable[P, R]:
         """The function of this implementation; None: of the device's own. Raises as a call does."""
