@@ -13,7 +13,7 @@ from vllm_eagle_pangu.kernels.draft_batch import triton_impl as draft_batch
 from vllm_eagle_pangu.kernels.kv_commit import triton_impl as kv_commit
 from vllm_eagle_pangu.kernels.top_children import triton_impl as top_children
 from vllm_eagle_pangu.kernels.tree_accept import triton_impl as tree_accept
-from vllm_eagle_pangu.kernels.tree_attention import AttentionRows, PagedKV
+from vllm_eagle_pangu.kernels.tree_attention import AttentionCall, AttentionRows, PagedKV
 from vllm_eagle_pangu.kernels.tree_attention import triton_impl as tree_attention
 from vllm_eagle_pangu.kernels.tree_build import triton_impl as tree_build
 from vllm_eagle_pangu.kernels.tree_expand import triton_impl as tree_expand
@@ -174,17 +174,17 @@ def _cases(
     )
     # As vLLM's FlashAttention lays pages out: [2, blocks, block_size, Hk, K].
     pages = empty(2, 100, block_size, Hk, head_size).transpose(2, 3)
+    call = AttentionCall(
+        empty(T * rows, Hk * group, head_size),
+        empty(T * rows, Hk, head_size),
+        empty(T * rows, Hk, head_size),
+        PagedKV(pages[0], pages[1]),
+        attention_rows,
+        head_size**-0.5,
+        empty(T * rows, Hk * group, head_size),
+    )
     for splits in (1, 4):
-        for launch in tree_attention.launches(
-            empty(T * rows, Hk * group, head_size),
-            empty(T * rows, Hk, head_size),
-            empty(T * rows, Hk, head_size),
-            PagedKV(pages[0], pages[1]),
-            attention_rows,
-            head_size**-0.5,
-            empty(T * rows, Hk * group, head_size),
-            splits,
-        ):
+        for launch in tree_attention.launches(call, splits):
             part = "prefix" if "output" not in launch.arguments else "tree"
             yield _compile_case(f"{name}_{'split' if splits > 1 else 'fused'}_{part}", launch)
 

@@ -20,7 +20,19 @@ def draft_batch(
     rows: int,
     mask_rows: MaskRows | None = None,
 ) -> DraftRows:
-    """As the face of the package."""
+    """Pair each accepted token with the target's hidden state one position before it.
+
+    A request with a tree takes D+1 rows whatever it accepted: L accepted tokens and the bonus,
+    with the hidden states of the rows they were drawn at, then padding. Any other request takes
+    its own rows with the tokens shifted left by one.
+
+    `input_ids: [N]` int32 or int64, `positions` (linear), `linear_slots: [N] int64`: the target
+    batch; `query_start: [B+1]` int32 or int64; `is_tree: [B] bool`; `paths`: rows relative to each
+    request's first row, ignored where `is_tree` is false; `next_tokens: [B] int64`: the token
+    after the last row, ignored where `is_tree` is true; `depth`: D; `rows`: N', which the host
+    knows and only a device would have to be asked for; `mask_rows`: a drafter's mask rows behind
+    all of these, request by request; `DraftRows` says what they hold and how they attend.
+    """
     starts = query_start.to(torch.int64)
     first, count = starts[:-1], starts.diff()
     draft_count = count.masked_fill(is_tree, depth + 1)

@@ -49,6 +49,7 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
 
     Raises RuntimeError where the op cannot be compiled.
     """
+    layers.check_rows(slots)
     key, pages = layers.keys[0], layers.pages[0]
     assert key.dtype == pages.key.dtype == pages.value.dtype, key.dtype
     assert key.element_size() in (2, 4) and key.is_cpu and slots.dtype == torch.int64, key.dtype

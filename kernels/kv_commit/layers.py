@@ -52,6 +52,10 @@ class CommitLayers:
             for alike in layouts.values()
         ]
 
+    def check_rows(self, slots: torch.Tensor) -> None:
+        """Assert that there is a scratch row for each of `slots: [S]`."""
+        assert slots.shape[0] <= self.keys[0].shape[0], (slots.shape, self.keys[0].shape)
+
     def _check(self) -> None:
         scratches = [*self.keys, *self.values]
         _require(bool(self.keys), "no layers")

@@ -21,7 +21,7 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     if not kept.numel():
         return
     written = slots[kept].int()
-    for key, value, key_pages, value_pages in layer_writes(layers, slots.shape[0]):
+    for key, value, key_pages, value_pages in layer_writes(layers, slots):
         torch.ops.npu.npu_scatter_pa_kv_cache(
             key[kept], value[kept], key_pages, value_pages, written, cache_mode="Norm"
         )

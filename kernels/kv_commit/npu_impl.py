@@ -24,12 +24,14 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     """
     # The operator takes int32, which vllm-ascend's slots are.
     written = slots.int()
-    for key, value, key_pages, value_pages in layer_writes(layers, slots.shape[0]):
+    for key, value, key_pages, value_pages in layer_writes(layers, slots):
         torch.ops.atb._npu_reshape_and_cache(key, value, key_pages, value_pages, written)
 
 
-def layer_writes(layers: CommitLayers, rows: int) -> Iterator[LayerWrite]:
-    """The first `rows` scratch rows of each layer, and its pages in the operators' order."""
+def layer_writes(layers: CommitLayers, slots: torch.Tensor) -> Iterator[LayerWrite]:
+    """The scratch rows of each layer that have `slots`, its pages in the operators' order."""
+    layers.check_rows(slots)
+    rows = slots.shape[0]
     keep_within(
         "commit on an NPU",
         [

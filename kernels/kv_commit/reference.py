@@ -9,7 +9,14 @@ ONCE = "commit: a slot is written twice"
 
 
 def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
-    """As the face of the package."""
+    """Page slot of each tree row, -1 for what must not be written: `[B, R] int64`.
+
+    The i-th accepted node takes the slot of the i-th position after the root. Rejected and padding
+    rows get -1, and so does the root, whose K/V the forward itself wrote.
+
+    `path_rows: [B, D+1] int64`: as in `tree_accept.AcceptedPaths`; `linear_slots: [B, R] int64`:
+    entry [b, i] is the slot of position t + i.
+    """
     batch, rows = linear_slots.shape
     assert path_rows.shape[0] == batch, (linear_slots.shape, path_rows.shape)
     # A tree of fewer nodes than D has no longer path than that.
@@ -27,7 +34,16 @@ def assert_written_once(slots: torch.Tensor) -> None:
 
 
 def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
-    """As the face of the package."""
+    """Write the scratch rows whose slot is not -1 to the pages of all layers.
+
+    For platforms whose pages `PagedKV` describes, contiguous ones on Ascend; others write with
+    their own op. Slot s is place s % block_size of block s // block_size. What an implementation
+    does not write, it says.
+
+    `slots: [S] int64`, S at most the scratches' rows; no slot but -1 twice, which `commit_slots`
+    cannot give and `assert_written_once` checks.
+    """
+    layers.check_rows(slots)
     kept = (slots >= 0).nonzero()[:, 0]
     block_size = layers.pages[0].shape[2]
     block, place = slots[kept] // block_size, slots[kept] % block_size

@@ -116,6 +116,7 @@ def _commit_pages_kernel(
 
 def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     """See `reference.commit_pages`; one launch for all layers."""
+    layers.check_rows(slots)
     key, pages = layers.keys[0], layers.pages[0]
     _, heads, head_size = key.shape
     if not slots.numel():

@@ -16,7 +16,7 @@ _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 def top_children(
     logits: torch.Tensor, width: int, target_ids: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the reference; the elements of a row of `logits` must be adjacent, `target_ids` too."""
+    """See `reference.top_children`; `target_ids` must be adjacent, too."""
     rows, vocab = logits.shape
     row_stride, stride = logits.stride()
     assert 1 <= width <= vocab, (width, vocab)

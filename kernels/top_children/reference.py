@@ -7,7 +7,15 @@ import torch
 def top_children(
     logits: torch.Tensor, width: int, target_ids: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the face of the package; computed in float32."""
+    """The W most probable tokens of each row, best first; equal logits go to the lower index.
+
+    Returns `scores: [N, W] float32`, log-probabilities over the whole row, computed in float32, and
+    `tokens: [N, W] int64` in the target's vocabulary. A NaN logit counts as -inf; a row whose best
+    logit is not finite scores -inf everywhere.
+
+    `logits: [N, Vd]` float32, bfloat16 or float16, elements of a row adjacent, Vd >= W = `width`;
+    `target_ids: [Vd] int64`, the target's id of each token, None where the vocabularies are one.
+    """
     assert 1 <= width <= logits.shape[1], (width, logits.shape)
     logits = logits.float()
     logits = logits.masked_fill(logits.isnan(), -torch.inf)

@@ -14,9 +14,14 @@ def tree_accept(
     draws: torch.Tensor,
     depth: int,
 ) -> AcceptedPaths:
-    """As the face of the package.
+    """Walk each tree from its root along the target's draws, at most `depth` nodes.
 
+    Where the draw at a row is the token of one of its valid children (the lowest row, if several
+    carry it), that child is accepted; otherwise the draw is the bonus token and the walk ends.
     Every emitted token is thus a draw from the target given its prefix.
+
+    `tokens`, `parent: [B, R] int64`, `valid: [B, R] bool`: see `tree_build.Trees`; `draws: [B, R]
+    int64`: one target token per row; at padding rows anything.
     """
     batch, rows = draws.shape
     assert tokens.shape == draws.shape, (tokens.shape, draws.shape)

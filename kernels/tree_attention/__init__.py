@@ -3,18 +3,16 @@
 
 import torch
 
-from vllm_eagle_pangu.kernels.implementations import Implementations
+from vllm_eagle_pangu.kernels.implementations import Op
+from vllm_eagle_pangu.kernels.tree_attention import reference
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows, check_sizes
+from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
-__all__ = ["AttentionRows", "PagedKV", "prepare", "tree_attention"]
+__all__ = ["AttentionCall", "AttentionRows", "PagedKV", "prepare", "tree_attention"]
 
-_OP = Implementations(
-    __name__,
-    "tree_attention",
-    reference="reference",
-    cpp="cpu_impl",
-    triton="triton_impl",
+_OP = Op(
+    reference.tree_attention,
     # Ascend, by its own operators: see docs/ascend.md.
     npu="npu_impl",
     npu_torch_tree="npu_torch_tree",
@@ -43,15 +41,15 @@ def tree_attention(
     Pages without an attended key are not read, nor are their entries of the block table, which may
     hold anything.
 
-    `query`, `output: [N, H, K]`; `key`, `value: [X, Hk, K]`; `pages`: `[blocks, Hk, block_size,
-    K]`, AMX tiles too but for Triton; `scale` multiplies the dot products. `check` asserts shapes,
-    dtypes and ranges first, which syncs with the device.
+    Layouts: see `AttentionCall`. `check` asserts shapes, dtypes and ranges first, which syncs with
+    the device.
 
     Raises:
         ValueError: `implementation` names none of the op's; None is the device's own.
         RuntimeError: it cannot run on this machine; the message says why and what to do.
     """
+    call = AttentionCall(query, key, value, pages, rows, scale, output)
     if check:
-        check_sizes(query, key, value, pages, output)
+        call.check_sizes()
         rows.check(query, key, pages)
-    _OP.of(implementation, query.device)(query, key, value, pages, rows, scale, output)
+    _OP.on(query.device, implementation)(call)

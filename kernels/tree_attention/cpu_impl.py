@@ -12,21 +12,12 @@ from collections.abc import Callable
 import torch
 
 from vllm_eagle_pangu.kernels.native import native_op
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 
 _CALL = struct.Struct("@14P6q2q2q2q2q4q4qq3qd")
 
 
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-) -> None:
+def tree_attention(call: AttentionCall) -> None:
     """Writes the attention of every tree request's query rows into `output`.
 
     query, output: [N, H, K]; key, value: [X, Hk, K]; pages: [blocks, Hk, block_size, K] each, any
@@ -37,6 +28,7 @@ def tree_attention(
     rows that no query row sees, are never multiplied with anything. Indices are trusted. Raises
     RuntimeError where the op cannot be compiled.
     """
+    query, key, value, pages, rows, scale, output = call
     block_table, visible, prefix_start = rows.block_table, rows.visible, rows.prefix_start
     _, H, K = query.shape
     page_key, page_value = pages.key, pages.value
@@ -51,7 +43,7 @@ def tree_attention(
     assert query_stride[2] == key_stride[2] == value_stride[2] == output_stride[2] == 1, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
-    call = _CALL.pack(
+    packed = _CALL.pack(
         query.data_ptr(),
         key.data_ptr(),
         value.data_ptr(),
@@ -82,7 +74,7 @@ def tree_attention(
         *visible.stride(),
         scale,
     )
-    _entry(query.dtype)(call)
+    _entry(query.dtype)(packed)
 
 
 @functools.cache

@@ -17,13 +17,13 @@ from itertools import accumulate
 import torch
 
 from vllm_eagle_pangu.kernels.npu_runtime import contiguous_pages, require_torch_npu
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
     NPU,
     AttentionLayer,
     refuse_beyond_limits,
 )
 from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 # Attention of some keys to packed query rows, [T, H, K], and its log-sum-exp, [T, H] float32.
@@ -38,45 +38,29 @@ def prepare(dtype: torch.dtype) -> None:
     require_torch_npu("tree_attention")
 
 
-def attend_in_parts(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-    tree: Callable[..., Part],
-) -> None:
+def attend_in_parts(call: AttentionCall, tree: Callable[[AttentionCall, NpuRows], Part]) -> None:
     """See `tree_attention`: prefix, `tree` and their merge; float16 or bfloat16.
 
     Raises ValueError beyond the operators' limits (`npu_limits`), and for rows with a window.
     """
-    if not rows.visible.shape[0]:
+    if not call.rows.visible.shape[0]:
         return
-    npu = NpuRows.of(rows)
-    refuse_beyond_limits(NPU, AttentionLayer.of(query, pages), len(npu.prefixes))
-    parts = (
-        fused_prefix(query, pages, rows, npu, scale),
-        tree(query, key, value, npu, scale),
-    )
+    npu = NpuRows.of(call.rows)
+    refuse_beyond_limits(NPU, AttentionLayer.of(call), len(npu.prefixes))
+    parts = fused_prefix(call, npu), tree(call, npu)
     # Merged in float32, as vllm-ascend does: each operator's result is rounded already.
     merged, _ = torch.ops.npu.npu_attention_update(
         [lse.flatten().contiguous() for _, lse in parts],
         [attended.flatten(0, 1).float() for attended, _ in parts],
         0,
     )
+    output = call.output
     output[npu.packed] = merged.view(-1, *output.shape[1:]).to(output.dtype)
 
 
-def fused_prefix(
-    query: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    npu: NpuRows,
-    scale: float,
-) -> Part:
+def fused_prefix(call: AttentionCall, npu: NpuRows) -> Part:
     """All query rows against their requests' pages, ragged, without a mask."""
+    query, pages = call.query, call.pages
     # What an operator makes of a request without keys is not documented: one key, not used.
     prefixes = [max(1, prefix) for prefix in npu.prefixes]
     columns = -(-max(prefixes) // pages.shape[2])
@@ -84,14 +68,14 @@ def fused_prefix(
         query[npu.packed],
         contiguous_pages(pages.key).flatten(2),
         contiguous_pages(pages.value).flatten(2),
-        block_table=used_blocks(rows, columns),
+        block_table=used_blocks(call.rows, columns),
         block_size=pages.shape[2],
         actual_seq_lengths=list(accumulate(npu.queries)),
         # Of pages, lengths; of rows, ends.
         actual_seq_lengths_kv=prefixes,
         num_heads=query.shape[1],
         num_key_value_heads=pages.shape[1],
-        scale=scale,
+        scale=call.scale,
         input_layout="TND",
         sparse_mode=0,
         softmax_lse_flag=True,
@@ -109,22 +93,16 @@ def used_blocks(rows: AttentionRows, columns: int) -> torch.Tensor:
     )
 
 
-def fused_tree(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    npu: NpuRows,
-    scale: float,
-) -> Part:
+def fused_tree(call: AttentionCall, npu: NpuRows) -> Part:
     """Each request's dense keys under its tree's mask, padded to the longest request."""
     attended, lse = torch.ops.npu.npu_fused_infer_attention_score(
-        query[npu.query_rows],
-        npu.dense(key),
-        npu.dense(value),
+        call.query[npu.query_rows],
+        npu.dense(call.key),
+        npu.dense(call.value),
         atten_mask=npu.hidden,
-        num_heads=query.shape[1],
-        num_key_value_heads=key.shape[1],
-        scale=scale,
+        num_heads=call.query.shape[1],
+        num_key_value_heads=call.key.shape[1],
+        scale=call.scale,
         input_layout="BSND",
         sparse_mode=0,
         softmax_lse_flag=True,

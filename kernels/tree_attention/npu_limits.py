@@ -13,7 +13,7 @@ import torch
 
 from vllm_eagle_pangu.kernels import npu_runtime
 from vllm_eagle_pangu.kernels.npu_runtime import Limit, keep_within
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 
 NPU, TORCH_TREE, SPLITFUSE, PADDED = "npu", "npu_torch_tree", "npu_splitfuse", "npu_padded"
 
@@ -29,10 +29,10 @@ class AttentionLayer:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, query: torch.Tensor, pages: PagedKV) -> "AttentionLayer":
-        """`query: [N, H, K]`."""
-        _, kv_heads, block_size, head_size = pages.shape
-        return cls(query.shape[1], kv_heads, head_size, block_size, query.dtype)
+    def of(cls, call: AttentionCall) -> "AttentionLayer":
+        """Of the layer that calls."""
+        _, kv_heads, block_size, head_size = call.pages.shape
+        return cls(call.query.shape[1], kv_heads, head_size, block_size, call.query.dtype)
 
 
 def refuse_beyond_limits(implementation: str, layer: AttentionLayer, requests: int) -> None:

@@ -9,6 +9,7 @@ schema and a stand-in; never run on an NPU.
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import npu_impl
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
     PADDED,
     AttentionLayer,
@@ -16,36 +17,27 @@ from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
 )
 from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows, staged
 from vllm_eagle_pangu.kernels.tree_attention.npu_splitfuse import padded_visibility
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 prepare = npu_impl.prepare
 
 
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-) -> None:
+def tree_attention(call: AttentionCall) -> None:
     """See `tree_attention`; float16 or bfloat16.
 
     Raises ValueError beyond the operator's limits, for rows with a window, and where a block table
     has no room for the tree behind its prefix.
     """
+    query, _, _, pages, rows, scale, output = call
     if not rows.visible.shape[0]:
         return
     npu = NpuRows.of(rows)
-    refuse_beyond_limits(PADDED, AttentionLayer.of(query, pages), len(npu.prefixes))
+    refuse_beyond_limits(PADDED, AttentionLayer.of(call), len(npu.prefixes))
     lengths, block_size = npu.contexts, pages.shape[2]
     columns = -(-max(1, *lengths) // block_size)
     # As wide as the block table's pages, though requests end before.
     width = columns * block_size
     hidden = rows.once(("npu hidden", width), lambda: ~padded_visibility(npu, width)[:, None])
-    with staged(key, value, pages, rows, npu) as (paged_key, paged_value):
+    with staged(call, npu) as (paged_key, paged_value):
         attended, _ = torch.ops.npu.npu_fused_infer_attention_score(
             query[npu.query_rows],
             paged_key.flatten(2),

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import pad
 
 from vllm_eagle_pangu.kernels.npu_runtime import contiguous_pages
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 # One query row would take FIA's other branch, whose masks have other shapes.
@@ -108,24 +108,19 @@ def _padded(
 
 
 @contextmanager
-def staged(
-    key: torch.Tensor,  # [X, Hk, K]
-    value: torch.Tensor,  # [X, Hk, K]
-    pages: PagedKV,
-    rows: AttentionRows,
-    npu: NpuRows,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def staged(call: AttentionCall, npu: NpuRows) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Key and value pages `[blocks, block_size, Hk, K]` with the dense keys written in.
 
     What stood there is back when the block is left: verifying changes no page.
 
     Raises ValueError where a block table has no room for them.
     """
+    rows, pages = call.rows, call.pages
     source, slots = rows.once("npu staging", lambda: _staging(rows, npu, pages.shape[2]))
     paged = [contiguous_pages(x) for x in (pages.key, pages.value)]
     flat = [x.flatten(0, 1) for x in paged]
     before = [x[slots] for x in flat]
-    for there, dense in zip(flat, (key, value), strict=True):
+    for there, dense in zip(flat, (call.key, call.value), strict=True):
         there[slots] = npu.dense(dense).flatten(0, 1)[source]
     try:
         yield paged[0], paged[1]

@@ -10,43 +10,35 @@ of its keys. Checked against the schema and a stand-in; never run on an NPU.
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import npu_impl
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
     SPLITFUSE,
     AttentionLayer,
     refuse_beyond_limits,
 )
 from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows, staged
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 prepare = npu_impl.prepare
 # Added to the score of a key that a row does not see, as op-plugin's own test does.
 HIDDEN = -10000.0
 
 
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-) -> None:
+def tree_attention(call: AttentionCall) -> None:
     """See `tree_attention`; float16 or bfloat16.
 
     Raises ValueError beyond the operator's limits, for rows with a window, and where a block table
     has no room for the tree behind its prefix.
     """
+    query, _, _, pages, rows, scale, output = call
     if not rows.visible.shape[0]:
         return
     npu = NpuRows.of(rows)
-    refuse_beyond_limits(SPLITFUSE, AttentionLayer.of(query, pages), len(npu.prefixes))
+    refuse_beyond_limits(SPLITFUSE, AttentionLayer.of(call), len(npu.prefixes))
     lengths = npu.contexts
     mask = rows.once(("npu mask", query.dtype), lambda: _mask(npu, max(lengths), query.dtype))
     packed = query[npu.packed]
     attended = torch.empty_like(packed)
-    with staged(key, value, pages, rows, npu) as (paged_key, paged_value):
+    with staged(call, npu) as (paged_key, paged_value):
         torch.ops.atb._npu_paged_attention_splitfuse(
             query=packed,
             key_cache=paged_key,

@@ -6,19 +6,15 @@ from functools import partial
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import npu_impl
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
 
 prepare = npu_impl.prepare
 
 
-def torch_tree(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    npu: NpuRows,
-    scale: float,
-) -> npu_impl.Part:
+def torch_tree(call: AttentionCall, npu: NpuRows) -> npu_impl.Part:
     """As `npu_impl.fused_tree`, computed in float32."""
+    query, key, value, _, _, scale, _ = call
     padded = query[npu.query_rows].float().unflatten(2, (key.shape[1], -1))
     scores = torch.einsum("bqhgk,bshk->bqhgs", padded, npu.dense(key).float()) * scale
     scores = scores.masked_fill(npu.hidden[:, 0, :, None, None], -torch.inf)

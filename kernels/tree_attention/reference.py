@@ -5,20 +5,18 @@ from collections.abc import Iterator
 
 import torch
 
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-) -> None:
+def tree_attention(call: AttentionCall) -> None:
     """See `tree_attention`."""
+    compute(call, torch.float32)
+
+
+def compute(call: AttentionCall, dtype: torch.dtype) -> None:
+    """The definition, computed in `dtype`."""
+    query, key, value, pages, rows, scale, output = call
     starts = rows.prefix_start
     requests = zip(
         [0] * len(rows.prefix_len) if starts is None else starts.tolist(),
@@ -40,7 +38,8 @@ def tree_attention(
         v = torch.cat((past_value, dense_value), dim=1)
         sees = torch.cat((sees.new_ones(queries, end - start), sees), dim=1)
         own = slice(first_query, first_query + queries)
-        output[own] = _attend(query[own], k, v, sees, scale).to(output.dtype)
+        attended = _attend(query[own].to(dtype), k.to(dtype), v.to(dtype), sees, scale)
+        output[own] = attended.to(output.dtype)
 
 
 def _prefix(
@@ -60,11 +59,11 @@ def _attend(
     value: torch.Tensor,  # [Hk, S, K]
     sees: torch.Tensor,  # [R, S]
     scale: float,
-) -> torch.Tensor:  # [R, H, K] float32
+) -> torch.Tensor:  # [R, H, K]
     heads = key.shape[0]
-    grouped = query.float().unflatten(1, (heads, -1))
-    scores = torch.einsum("rhgk,hsk->rhgs", grouped, key.float()) * scale
+    grouped = query.unflatten(1, (heads, -1))
+    scores = torch.einsum("rhgk,hsk->rhgs", grouped, key) * scale
     scores = scores.masked_fill(~sees[:, None, None, :], -torch.inf)
     # A row that sees nothing has a softmax of NaN; its weights are 0.
     weights = scores.softmax(dim=-1).masked_fill(~sees.any(dim=1)[:, None, None, None], 0)
-    return torch.einsum("rhgs,hsk->rhgk", weights, value.float()).flatten(1, 2)
+    return torch.einsum("rhgs,hsk->rhgk", weights, value).flatten(1, 2)

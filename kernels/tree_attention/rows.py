@@ -80,20 +80,3 @@ class AttentionRows:
         spans = (self.query_start, self.query_count, self.key_start, self.key_count)
         prefix = (self.prefix_len, self.prefix_start)
         return [tensor for tensor in (*prefix, *spans) if tensor is not None]
-
-
-def check_sizes(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    output: torch.Tensor,
-) -> None:
-    """Assert that shapes and dtypes fit each other; nothing waits for the device."""
-    assert output.shape == query.shape, (output.shape, query.shape)
-    assert key.shape == value.shape, (key.shape, value.shape)
-    assert pages.in_amx_tiles or pages.key.shape == pages.value.shape, pages
-    _, kv_heads, _, head_size = pages.shape
-    assert key.shape[1:] == (kv_heads, head_size), (key.shape, pages.shape)
-    assert query.shape[2] == head_size and query.shape[1] % kv_heads == 0, query.shape
-    assert len({t.dtype for t in (query, key, value, pages.key, pages.value, output)}) == 1

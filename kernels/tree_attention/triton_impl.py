@@ -15,27 +15,17 @@ from typing import Any
 import torch
 import triton
 
-from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows, check_sizes
+from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.tiling import prefix_splits, processors, tile_for
 from vllm_eagle_pangu.kernels.tree_attention.triton_prefix import prefix_split_kernel
 from vllm_eagle_pangu.kernels.tree_attention.triton_tree import tree_attention_kernel
 from vllm_eagle_pangu.kernels.triton_runtime import interpreting
 
 
-def tree_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-    splits: int | None = None,
-) -> None:
+def tree_attention(call: AttentionCall, splits: int | None = None) -> None:
     """Writes the attention of every tree request's query rows into `output`.
 
-    Shapes as in the package's `tree_attention`; float32, bfloat16 or float16, accumulated in
+    Shapes as in `AttentionCall`; float32, bfloat16 or float16, accumulated in
     float32; any strides but that a head's elements are adjacent outside of pages. Indices are
     trusted; slots outside of `prefix_start .. prefix_len` are not read, and values of dense rows
     that nobody sees are never multiplied.
@@ -44,7 +34,7 @@ def tree_attention(
     of T*Hk*splits*Rq*(H/Hk)*(K+1) float32 are allocated: by default at most 2 tiles per
     multiprocessor, some 20 MB on an H200.
     """
-    for launch in launches(query, key, value, pages, rows, scale, output, splits):
+    for launch in launches(call, splits):
         launch.kernel[launch.grid](**launch.arguments, **launch.options)
 
 
@@ -58,19 +48,11 @@ class Launch:
     options: dict[str, int]
 
 
-def launches(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    pages: PagedKV,
-    rows: AttentionRows,
-    scale: float,
-    output: torch.Tensor,
-    splits: int | None = None,
-) -> Iterator[Launch]:
+def launches(call: AttentionCall, splits: int | None = None) -> Iterator[Launch]:
     """What `tree_attention` launches, in order."""
+    query, key, value, pages, rows, scale, output = call
     assert not pages.in_amx_tiles, "a CPU's pages in AMX tiles are read by C++ and the reference"
-    check_sizes(query, key, value, pages, output)
+    call.check_sizes()
     assert query.dtype in (torch.float32, torch.bfloat16, torch.float16), query.dtype
     assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
         "the elements of a head must be adjacent in query, key, value and output"

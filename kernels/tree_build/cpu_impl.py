@@ -6,7 +6,7 @@ import struct
 import torch
 
 from vllm_eagle_pangu.kernels.native import addresses, native_op
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees, check_sizes
 
 # Fields of `Call` in cpu/tree_build.cpp.
 _CALL = struct.Struct("@10P4q")
@@ -22,8 +22,9 @@ def tree_build(
     depth: int,
     nodes: int,
 ) -> Trees:
-    """As the reference; `parents` are trusted to be of an earlier candidate."""
+    """See `reference.tree_build`; `parents` are trusted to be of an earlier candidate."""
     batch, capacity = tokens.shape
+    check_sizes(capacity, width, depth, nodes)
     assert scores.shape == parents.shape == tokens.shape and root_tokens.shape == (batch,)
     assert root_tokens.dtype == tokens.dtype == parents.dtype == torch.int64
     assert scores.dtype == torch.float32, scores.dtype

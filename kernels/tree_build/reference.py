@@ -5,7 +5,7 @@ import torch
 
 from vllm_eagle_pangu.kernels.indices import candidate_levels, index_range
 from vllm_eagle_pangu.kernels.mask import ancestor_table, visible_rows
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees, check_sizes
 
 
 def tree_build(
@@ -17,12 +17,18 @@ def tree_build(
     depth: int,
     nodes: int,
 ) -> Trees:
-    """As the face of the package (EAGLE-2, section 4.2: reranking).
+    """Keep the M = `nodes` best candidates of each request, closed under ancestors.
 
-    A child's score is first lowered to its parent's, so whatever is kept, its ancestors are; and
-    candidate order is topological.
+    Source: EAGLE-2, section 4.2: reranking. Equal scores go to the lower index, NaN counts as -inf,
+    and -inf is never kept. A child's score is first lowered to its parent's, so whatever is kept,
+    its ancestors are. Nodes come in candidate order, which is topological.
+
+    `root_tokens: [B] int64`; `tokens: [B, C] int64`, `scores: [B, C] float32` cumulative
+    log-probabilities, `parents: [B, C] int64`: C candidates of trees of `width` and `depth`, level
+    by level; a parent is 0 for the root, else 1 + the index of a candidate of the level above.
     """
     batch, capacity = tokens.shape
+    check_sizes(capacity, width, depth, nodes)
     # Position 0 is the root, position c + 1 candidate c, and the last one stands for padding.
     padding = capacity + 1
     score = scores.new_full((batch, capacity + 2), -torch.inf)

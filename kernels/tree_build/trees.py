@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
+
 
 @dataclass(frozen=True)
 class Trees:
@@ -40,3 +42,9 @@ class Trees:
             visible=torch.empty((*size, rows), dtype=torch.bool, device=device),
             score=torch.empty(size, dtype=torch.float32, device=device),
         )
+
+
+def check_sizes(capacity: int, width: int, depth: int, nodes: int) -> None:
+    """Assert that so many candidates are those of a tree, and enough for the nodes to keep."""
+    assert capacity == level_slice(width, depth).stop, (capacity, width, depth)
+    assert 1 <= nodes <= capacity, (nodes, capacity)

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_build.trees import Trees, check_sizes
 
 # Elements of a tile [rows, candidates]: 64 registers a thread at 4 warps.
 TILE = 8192
@@ -134,6 +134,7 @@ def tree_build(
 ) -> Trees:
     """See `reference.tree_build`; nothing waits for the device."""
     batch, capacity = tokens.shape
+    check_sizes(capacity, width, depth, nodes)
     rows = nodes + 1
     trees = Trees.empty(batch, rows, tokens.device)
     candidates = triton.next_power_of_2(capacity)

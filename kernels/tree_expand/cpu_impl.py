@@ -19,7 +19,7 @@ def tree_expand(
     scores: torch.Tensor,
     tokens: torch.Tensor,
 ) -> Frontier:
-    """As the reference."""
+    """See `reference.tree_expand`."""
     batch, width = tokens.shape[0], tokens.shape[-1]
     capacity = candidates.tokens.shape[1]
     size = (batch, width)

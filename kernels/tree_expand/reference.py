@@ -13,7 +13,15 @@ def tree_expand(
     scores: torch.Tensor,
     tokens: torch.Tensor,
 ) -> Frontier:
-    """As the face of the package."""
+    """Take the W best children of each row of `above`; the W best of all are the next frontier.
+
+    Writes the children to their level of `candidates`. Equal scores go to the lower index. `above`
+    None stands for the root: its W children are the first frontier, in the order given.
+
+    `scores: [B, W, W]`, `tokens: [B, W, W] int64`, or `[B, W]` below the root: log-probabilities of
+    any float dtype and tokens of the target, for each frontier row. A score is clamped to at most
+    0, NaN counts as -inf.
+    """
     batch, width = tokens.shape[0], tokens.shape[-1]
     score = _log_probabilities(scores)
     own = identity(width, tokens.device).expand(batch, width, width)

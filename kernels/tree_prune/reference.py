@@ -9,9 +9,17 @@ from vllm_eagle_pangu.kernels.tree_prune.belief import LEAST, MOST, PRIOR, STEP,
 
 
 def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees, torch.Tensor]:
-    """Keep the likeliest nodes of all trees while they bring more than they cost.
+    """The nodes of all trees that are worth their cost, and every node's chance.
 
-    See the face; Yggdrasil's latency-aware objective, for a batch.
+    Source: Yggdrasil's latency-aware objective, for a batch. A node's chance is that of its whole
+    path, by `belief`: never more than its parent's. The N likeliest of all nodes are kept for the N
+    at which the sum of their chances less `cost[N]` is largest (the least such N), and nodes as
+    likely as the last of them. In each tree they come falling by chance, of equal ones the lower
+    row first; the rest is padding.
+
+    `cost: [n+1] float64`, at least as many as there are nodes and one: in tokens, by nodes kept.
+    Returns trees of as many rows, and `[B, R] float64`, in the rows of `trees`: 1 at the root, 0 at
+    padding.
     """
     chance = _chances(trees, belief)
     falling = chance[:, 1:].flatten().sort(descending=True).values
@@ -30,7 +38,13 @@ def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees,
 def tally_paths(
     trees: Trees, rows: torch.Tensor, length: torch.Tensor, belief: Belief, memory: float
 ) -> None:
-    """Count the children of accepted rows; see the face."""
+    """Learn from verified trees: writes `belief`.
+
+    The children of accepted rows were tried, and those that lie on the path accepted; what others
+    would have met nobody knows. Each one tried leaves `memory` of what was seen before.
+
+    `rows: [B, D+1] int64`, `length: [B] int64`: see `tree_accept.AcceptedPaths`.
+    """
     used = index_range(rows.shape[1], rows.device) <= length[:, None]
     on_path = torch.zeros_like(trees.valid).scatter_(1, rows.where(used, 0), True)
     tried = trees.valid & on_path.gather(1, trees.parent)

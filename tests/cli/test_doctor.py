@@ -258,10 +258,10 @@ def test_every_op_with_cases_is_checked():
 
 
 def test_an_op_that_differs_from_its_reference_is_named(monkeypatch):
-    def wrong(root_tokens, *inputs):
-        return tree_build.tree_build(root_tokens + 1, *inputs, implementation="reference")
+    def wrong(root_tokens, **inputs):
+        return tree_build.tree_build(root_tokens + 1, **inputs, implementation="reference")
 
-    monkeypatch.setitem(tree_build._OP._functions, "cpp", wrong)
+    monkeypatch.setitem(tree_build.tree_build._functions, "cpp", wrong)
     wrong_one, other = ops.on_one_case("tree_build", "tree_expand")
     assert wrong_one.state == WRONG
     assert "cpp differs from the reference" in wrong_one.text

@@ -97,13 +97,13 @@ def test_a_rung_that_raises_is_a_finding():
 
 @on_cpu
 def test_a_broken_kernel_is_named_and_the_others_are_still_checked(monkeypatch):
-    def wrong(root_tokens, *inputs):
-        return tree_build.tree_build(root_tokens + 1, *inputs, implementation="reference")
+    def wrong(root_tokens, **inputs):
+        return tree_build.tree_build(root_tokens + 1, **inputs, implementation="reference")
 
     def here(names, check, device):
         return ops.on_all_cases(device, *names)
 
-    monkeypatch.setitem(tree_build._OP._functions, "cpp", wrong)
+    monkeypatch.setitem(tree_build.tree_build._functions, "cpp", wrong)
     monkeypatch.setattr(ladder, "findings_of_each", here)
     (rung,) = (rung for rung in ladder.rungs("cpu", [], 1, 1) if rung.name == "kernels")
     steps = found([rung, Rung("lossless", lambda: one("lossless")), *_needing("kernels")])

@@ -36,9 +36,7 @@ def drafts(shape: TreeShape, batch: int, seed: int, decimals: int = 6):
 def grow(shape: TreeShape, batch: int, seed: int, decimals: int = 6):
     grower = TreeGrower(shape, REFERENCE)
     levels = list(drafts(shape, batch, seed, decimals))
-    frontiers = [grower.grow_first(*levels[0])]
-    frontiers += [grower.grow(*level) for level in levels[1:]]
-    return grower, levels, frontiers
+    return grower, levels, [grower.grow(*level) for level in levels]
 
 
 def expand_by_hand(levels, b: int, width: int):
@@ -114,7 +112,7 @@ def test_broken_drafter_scores_neither_rise_nor_spread():
     """NaN counts as impossible and a log-probability above 0 as certain."""
     shape = TreeShape(2, 2, 4)
     grower = TreeGrower(shape, REFERENCE)
-    first = grower.grow_first(torch.tensor([[0.25, torch.nan]]), torch.tensor([[1, 2]]))
+    first = grower.grow(torch.tensor([[0.25, torch.nan]]), torch.tensor([[1, 2]]))
     assert first.score.tolist() == [[0.0, -torch.inf]]
     scores = torch.tensor([[[torch.inf, -1.0], [-0.5, -0.5]]], dtype=torch.bfloat16)
     second = grower.grow(scores, torch.tensor([[[3, 4], [5, 6]]]))
@@ -129,9 +127,7 @@ def test_requests_do_not_affect_each_other():
     shape = TreeShape(3, 4, 13)
     levels = list(drafts(shape, 4, seed=3))
     together, alone = TreeGrower(shape, REFERENCE), TreeGrower(shape, REFERENCE)
-    together.grow_first(*levels[0])
-    alone.grow_first(*(tensor[2:3] for tensor in levels[0]))
-    for level in levels[1:]:
+    for level in levels:
         together.grow(*level)
         alone.grow(*(tensor[2:3] for tensor in level))
     roots = torch.arange(4)
@@ -161,8 +157,7 @@ def test_trees_that_end_early_are_those_of_a_shallower_shape(shape, depth, seed,
     grown = []
     for drafted in (shape, TreeShape(shape.width, depth, nodes)):
         grower = TreeGrower(drafted, ops)
-        grower.grow_first(*levels[0])
-        for level in levels[1:]:
+        for level in levels:
             grower.grow(*level)
         grown.append(grower.finish(torch.arange(3)))
     early, shallow = grown

@@ -14,7 +14,7 @@ from vllm_eagle_pangu.engine import sampling
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 from vllm_eagle_pangu.kernels import indices
-from vllm_eagle_pangu.kernels.implementations import Implementations
+from vllm_eagle_pangu.kernels.implementations import Op
 
 from . import pretend_device
 from .pretend_device import (
@@ -82,8 +82,8 @@ def move_to_device(runner, patch) -> None:
     # Pages stay on the host, where each layer writes its own.
     runner.pages.forget()
 
-    of = Implementations.of
-    patch.setattr(Implementations, "of", lambda *a, **k: pretend_device.launched(of(*a, **k)))
+    of = Op.of
+    patch.setattr(Op, "of", lambda *a, **k: pretend_device.launched(of(*a, **k)))
     # Tensor subclasses cannot return views in inference mode.
     patch.setattr(torch.inference_mode, "__enter__", lambda self: None)
     patch.setattr(torch.inference_mode, "__exit__", lambda self, *error: None)

@@ -112,7 +112,7 @@ def test_layers_of_several_layouts_are_committed_with_one_launch_for_each():
     layouts = CommitLayers.by_layout(keys, values, pages)
     assert sorted(len(layers.keys) for layers in layouts) == [1, 2, 3]
     for layers in layouts:
-        commit_pages(layers, inputs[0]["slots"], IMPLEMENTATION)
+        commit_pages(layers, inputs[0]["slots"], implementation=IMPLEMENTATION)
     sides = [side for kind in kinds for pair in kind.pages for side in (pair.key, pair.value)]
     for side, bytes_ in zip(sides, expected, strict=True):
         assert torch.equal(side.flatten().view(torch.uint8), bytes_)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from vllm_eagle_pangu.kernels.draft_batch.cases import CASES, DraftBatchCase, make_inputs
 from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
 from vllm_eagle_pangu.kernels.draft_batch.rows import MaskRows
-from vllm_eagle_pangu.kernels.tree_attention import AttentionRows, PagedKV
+from vllm_eagle_pangu.kernels.tree_attention import AttentionCall, AttentionRows, PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.reference import tree_attention
 
 MASK_COUNTS = (0, 1, 3, 7)
@@ -130,7 +130,7 @@ def test_mask_rows_attend_as_if_their_request_went_on_with_them():
     prefix = rows.positions[rows.first_mask :: count].int()
     assert torch.equal(prefix, rows.positions[rows.sample_rows].int() + 1)
     attention_rows = AttentionRows(table, prefix, start, size, start, size, visible)
-    tree_attention(query, key, value, paged, attention_rows, 0.3, output)
+    tree_attention(AttentionCall(query, key, value, paged, attention_rows, 0.3, output))
     for b in range(batch):
         dense = slice(start[b], start[b] + count)
         keys, values = (

@@ -70,9 +70,7 @@ def test_growing_random_trees_equals_the_reference_at_every_level() -> None:
                     x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (scores, tokens)
                 )
             before = scores.clone(), tokens.clone()
-            mine, theirs = (
-                (g.grow_first if level == 1 else g.grow)(scores, tokens) for g in growers
-            )
+            mine, theirs = (grower.grow(scores, tokens) for grower in growers)
             assert_same_fields(mine, theirs)
             torch.testing.assert_close(scores, before[0], rtol=0, atol=0, equal_nan=True)
             assert torch.equal(tokens, before[1])
@@ -86,7 +84,7 @@ def test_growing_random_trees_equals_the_reference_at_every_level() -> None:
 def test_a_frontier_keeps_its_values_when_the_next_level_grows() -> None:
     torch.manual_seed(2)
     grower = TreeGrower(TreeShape(3, 3, 9), Ops.bind(IMPLEMENTATION))
-    first = grower.grow_first(-torch.rand(2, 3), torch.randint(99, (2, 3)))
+    first = grower.grow(-torch.rand(2, 3), torch.randint(99, (2, 3)))
     before = dataclasses.replace(first, **{k: v.clone() for k, v in tensors(first).items()})
     grower.grow(-torch.rand(2, 3, 3), torch.randint(99, (2, 3, 3)))
     assert_same_fields(first, before)
@@ -101,9 +99,9 @@ def tensors(record: Any) -> dict[str, torch.Tensor]:
 
 def assert_same_top(logits: torch.Tensor, width: int, target_ids: torch.Tensor | None) -> None:
     before = logits.clone()
-    scores, tokens = top_children(logits, width, target_ids, IMPLEMENTATION)
+    scores, tokens = top_children(logits, width, target_ids, implementation=IMPLEMENTATION)
     torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
-    expected, expected_tokens = top_children(logits, width, target_ids, "reference")
+    expected, expected_tokens = top_children(logits, width, target_ids, implementation="reference")
     assert scores.dtype == expected.dtype == torch.float32
     assert tokens.dtype == expected_tokens.dtype == torch.int64
     assert torch.equal(tokens, expected_tokens)
@@ -159,7 +157,7 @@ def test_top_children_log_probabilities_are_those_of_float64() -> None:
     torch.manual_seed(4)
     for scale, shift in ((1, 0), (20, 0), (3, 1000), (3, -1000), (80, 0)):
         logits = torch.randn(4, 32000) * scale + shift
-        scores, _ = top_children(logits, 8, None, IMPLEMENTATION)
+        scores, _ = top_children(logits, 8, None, implementation=IMPLEMENTATION)
         exact = logits.double().log_softmax(-1).sort(-1, descending=True).values[:, :8]
         torch.testing.assert_close(scores.double(), exact, rtol=1e-6, atol=2e-6)
 
@@ -168,7 +166,9 @@ def test_equal_logits_go_to_the_lower_index_across_blocks() -> None:
     logits = torch.zeros(1, 200)
     logits[0, [7, 70, 150, 199]] = 5.0
     for name in (IMPLEMENTATION, "reference"):
-        assert top_children(logits, 6, None, name)[1].tolist() == [[7, 70, 150, 199, 0, 1]]
+        assert top_children(logits, 6, None, implementation=name)[1].tolist() == [
+            [7, 70, 150, 199, 0, 1]
+        ]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, -torch.inf, torch.inf])
@@ -176,7 +176,7 @@ def test_a_row_without_a_finite_best_logit_scores_minus_infinity(bad: float) -> 
     logits = torch.full((2, 100), bad)
     logits[1] = 0.0
     for name in (IMPLEMENTATION, "reference"):
-        scores, tokens = top_children(logits, 3, None, name)
+        scores, tokens = top_children(logits, 3, None, implementation=name)
         assert scores[0].tolist() == [-torch.inf] * 3 and tokens[0].tolist() == [0, 1, 2]
         assert scores[1].tolist() == pytest.approx([-4.6051702] * 3)
 
@@ -193,7 +193,7 @@ def test_prepare_knows_each_implementation_and_no_other(op: Any) -> None:
 
 
 UNKNOWN: dict[str, Callable[[], Any]] = {
-    "top_children": lambda: top_children(torch.zeros(1, 4), 2, None, "fast"),
+    "top_children": lambda: top_children(torch.zeros(1, 4), 2, None, implementation="fast"),
     "tree_expand": lambda: tree_expand(
         **expand_cases.make_inputs(expand_cases.CASES[0]), implementation="fast"
     ),

@@ -18,7 +18,7 @@ torch.ones(100_000).exp().sum()
 before = mapped()
 from vllm_eagle_pangu.kernels.native import openmp_runtime
 from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
-from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import tree_attention
+from vllm_eagle_pangu.kernels.tree_attention import tree_attention
 torch.set_num_threads(2)
 inputs = make_inputs(verify_case("large", (3000,), (17,), heads=4, kv_heads=2, head_size=64))
 tree_attention(**inputs)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ tree attention against a float64 definition written out here.
+"""The C++ tree attention against the definition in float64.
 
 Tolerance: its error may be at most twice that of plain torch computing in the tensors' own dtype.
 """
 
 import dataclasses
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from vllm_eagle_pangu.kernels import tree_attention as face
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
     AttentionCase,
@@ -19,11 +21,12 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
     verify_case,
 )
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
-from vllm_eagle_pangu.kernels.tree_attention.cpu_impl import tree_attention
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
 from ..attention_cases import AMX_CASES, EXTREMES, random_case, with_garbage_before_windows
+
+tree_attention = functools.partial(face.tree_attention, implementation="cpp")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -80,7 +80,9 @@ def test_tallies_equal_the_reference():
         beliefs = []
         for implementation in ("reference", IMPLEMENTATION):
             belief = copy.deepcopy(inputs["belief"])
-            tally_paths(trees, paths.rows, paths.length, belief, 0.99, implementation)
+            tally_paths(
+                trees, paths.rows, paths.length, belief, 0.99, implementation=implementation
+            )
             beliefs.append(belief)
         for name in ("line", "information"):
             parts = (getattr(belief, name) for belief in reversed(beliefs))

@@ -52,10 +52,10 @@ def test_a_key_of_another_method_is_refused(engine_args, refused, key, value):
         ("data_parallel_size", 2, "one server per replica"),
         ("prefill_context_parallel_size", 2, "set prefill_context_parallel_size to 1"),
         ("decode_context_parallel_size", 2, "set decode_context_parallel_size to 1"),
-        ("async_scheduling", True, "remove --async-scheduling"),
+        ("async_scheduling", True, "remove async_scheduling"),
         ("worker_cls", "my.Worker", "remove worker_cls"),
         ("scheduler_cls", "my.Scheduler", "remove scheduler_cls"),
-        ("kv_sharing_fast_prefill", True, "remove --kv-sharing-fast-prefill"),
+        ("kv_sharing_fast_prefill", True, "remove kv_sharing_fast_prefill"),
         ("watermark_config", {"key": 1}, "remove watermark_config"),
         ("diffusion_config", {"canvas_length": 4}, "remove diffusion_config"),
     ],
@@ -77,7 +77,7 @@ def test_a_kv_connector_is_refused(engine_args, refused):
 def test_cache_offloading_is_refused(engine_args, refused):
     """It set up a connector behind the check of connectors."""
     message = refused(engine_args(kv_offloading_size=1.0))
-    assert_says(message, "kv_offloading_size", 1.0, "is a connector", "remove --kv-offloading-size")
+    assert_says(message, "kv_offloading_size", 1.0, "is a connector", "remove kv_offloading_size")
 
 
 def test_a_connector_that_vllm_set_up_itself_is_refused(engine_args):
@@ -91,7 +91,8 @@ def test_a_connector_that_vllm_set_up_itself_is_refused(engine_args):
 
 def test_a_backend_for_the_head_without_tree_attention_is_refused(engine_args, refused):
     message = refused(engine_args({"attention_backend": "FLASHINFER"}))
-    assert_says(message, "attention_backend", "FLASHINFER", "stands on CPU_ATTN", "set it to CPU")
+    key = "speculative_config.attention_backend"
+    assert_says(message, key, "FLASHINFER", "stands on CPU_ATTN", "set it to CPU")
 
 
 @pytest.mark.parametrize("name", ["CPU_ATTN", "cpu_attn", "auto"])

@@ -98,7 +98,7 @@ def grow_in_core(drafter: ReferenceDrafter, root: int, row, committed, shape) ->
         return best.values[None], drafter.target_ids[best.indices][None]
 
     scores, tokens = children([row])
-    frontier = grower.grow_first(scores[:, 0], tokens[:, 0])
+    frontier = grower.grow(scores[:, 0], tokens[:, 0])
     above, scratch = [row] * shape.width, []
     for _ in range(2, shape.depth + 1):
         position = len(committed) + frontier.level - 1

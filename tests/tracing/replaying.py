@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vllm_eagle_pangu.kernels.kv_commit import commit_slots
+from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots
 from vllm_eagle_pangu.tracing import command
 from vllm_eagle_pangu.tracing.dump import FailedStep, write_dump
 from vllm_eagle_pangu.tracing.dumped import Finding, read_dump
@@ -45,4 +45,4 @@ def accepted_rows(failed: FailedStep) -> list[int]:
 
 
 def cache_slots(failed: FailedStep) -> torch.Tensor:
-    return commit_slots(failed.paths.rows, failed.caches[0].linear_slots, "reference")
+    return commit_slots(failed.paths.rows, failed.caches[0].linear_slots)

@@ -8,8 +8,8 @@ from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.kv_commit import commit_slots
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.tracing.dump import CacheState, FailedStep
 
 SHAPE = TreeShape(4, 5, 16)
@@ -26,7 +26,7 @@ def grown_tree(batch: int = 2, seed: int = 0, vocab: int = 1000) -> TreeBatch:
         tokens = torch.randint(1, vocab, size, generator=generator)
         return scores.sort(dim=-1, descending=True).values, tokens
 
-    grower.grow_first(*level())
+    grower.grow(*level())
     for _ in range(SHAPE.depth - 1):
         grower.grow(*level(SHAPE.width))
     return grower.finish(torch.randint(1, vocab, (batch,), generator=generator))
@@ -48,7 +48,7 @@ def agreeing_draws(tree: TreeBatch) -> torch.Tensor:
 def walk(tree: TreeBatch, draws: torch.Tensor) -> AcceptedPaths:
     """What the draws accept of the tree, by the definition."""
     depth = tree.max_depth
-    return tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth, "reference")
+    return tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth)
 
 
 def whole_step(batch: int = 2, seed: int = 0) -> FailedStep:
@@ -82,7 +82,7 @@ def whole_step(batch: int = 2, seed: int = 0) -> FailedStep:
                 block_size=BLOCK_SIZE,
                 block_ids=block_ids,
                 linear_slots=slots,
-                commit_slots=commit_slots(paths.rows, slots, "reference"),
+                commit_slots=commit_slots(paths.rows, slots),
             )
         ],
     )

@@ -40,7 +40,7 @@ def grown(roots: Sequence[int], shape: TreeShape, generator: torch.Generator) ->
     """One tree per root."""
     batch, width = len(roots), shape.width
     grower = TreeGrower(shape, Ops.bind("reference"))
-    grower.grow_first(*guesses(batch, width, generator))
+    grower.grow(*guesses(batch, width, generator))
     for _ in range(shape.depth - 1):
         scores, tokens = guesses(batch * width, width, generator)
         grower.grow(scores.view(batch, width, width), tokens.view(batch, width, width))

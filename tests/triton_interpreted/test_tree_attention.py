@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.kernels import tree_attention as face
+from vllm_eagle_pangu.kernels.tree_attention import triton_impl
 from vllm_eagle_pangu.kernels.tree_attention.cases import (
     CASES,
     AttentionCase,
@@ -22,7 +23,6 @@ from vllm_eagle_pangu.kernels.tree_attention.cases import (
 )
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
-from vllm_eagle_pangu.kernels.tree_attention.triton_impl import tree_attention
 
 from ..attention_cases import EXTREMES, random_case, with_garbage_before_windows
 from ..kernels.conftest import poisoned_memory  # noqa: F401
@@ -38,6 +38,10 @@ MORE_EXTREMES = (
     verify_case("no_request_has_rows", (70, 20), (0, 0), gap=1),
     verify_case("group_of_seven", (70, 9), (10, 3), heads=14, kv_heads=2, head_size=64),
 )
+
+
+def tree_attention(splits: int | None = None, **inputs: Any) -> None:
+    triton_impl.tree_attention(face.AttentionCall(**inputs), splits)
 
 
 def seen_elsewhere(inputs: dict[str, Any]) -> dict[str, Any]:

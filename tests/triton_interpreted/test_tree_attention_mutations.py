@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deliberate faults in the Triton tree attention: the comparison must catch each of them."""
 
-import functools
 import importlib
 import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from vllm_eagle_pangu.kernels.tree_attention import triton_impl
+from vllm_eagle_pangu.kernels.tree_attention import AttentionCall, triton_impl
 from vllm_eagle_pangu.kernels.tree_attention.cases import level_case, make_inputs, verify_case
 from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 
@@ -90,7 +90,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
 def assert_right(attention: Callable[..., None]) -> None:
     for case in CASES:
         for splits in (1, 3):
-            run = functools.partial(attention, splits=splits)
+
+            def run(splits: int = splits, **inputs: Any) -> None:
+                attention(AttentionCall(**inputs), splits)
+
             assert_as_exact_as_torch(run, make_inputs(case))
 
 

@@ -10,7 +10,7 @@ from vllm_eagle_pangu.kernels.tree_expand import Candidates, Frontier
 
 
 class TreeGrower:
-    """Keeps the candidates of one step: `grow_first`, up to D-1 times `grow`, then `finish`.
+    """Keeps the candidates of one step: `grow` for each level, D at most, then `finish`.
 
     Frontiers compare candidates of one level; `finish` compares those of all levels.
     """
@@ -21,25 +21,21 @@ class TreeGrower:
         self._candidates: Candidates
         self._frontier: Frontier | None = None
 
-    def grow_first(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
-        """Take the root's children; all of them are the first frontier.
-
-        `scores: [B, W]` log-probabilities of the W best children, best first, any float dtype;
-        `tokens: [B, W] int64` in the target's vocabulary.
-        """
-        batch, width = tokens.shape
-        assert width == self.shape.width and self._frontier is None, (width, self.shape)
-        self._candidates = Candidates.empty(batch, width, self.shape.depth, tokens.device)
-        return self._expand(scores, tokens)
-
     def grow(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
         """Take the W best children of each frontier row; the W best of all are the next frontier.
 
-        `scores: [B, W, W]`, `tokens: [B, W, W] int64`: as in `grow_first`, for each frontier row.
-        Equal scores go to the lower index.
+        The first time those of the root, which all are: `scores: [B, W]` log-probabilities, best
+        first, any float dtype; `tokens: [B, W] int64` in the target's vocabulary. Then `[B, W, W]`
+        each, for each frontier row. Equal scores go to the lower index.
         """
-        assert self._frontier is not None and self._frontier.level < self.shape.depth, self.shape
-        return self._expand(scores, tokens)
+        if self._frontier is None:
+            width, depth = self.shape.width, self.shape.depth
+            assert tokens.shape[1:] == (width,), (tokens.shape, self.shape)
+            self._candidates = Candidates.empty(len(tokens), width, depth, tokens.device)
+        else:
+            assert self._frontier.level < self.shape.depth, self.shape
+        self._frontier = self.ops.tree_expand(self._candidates, self._frontier, scores, tokens)
+        return self._frontier
 
     def finish(self, root_tokens: torch.Tensor) -> TreeBatch:
         """The best M candidates of all levels as trees under `root_tokens: [B] int64`."""
@@ -51,7 +47,3 @@ class TreeGrower:
             root_tokens, kept.tokens, kept.scores, kept.parents, width, depth, nodes
         )
         return TreeBatch.of(trees, depth)
-
-    def _expand(self, scores: torch.Tensor, tokens: torch.Tensor) -> Frontier:
-        self._frontier = self.ops.tree_expand(self._candidates, self._frontier, scores, tokens)
-        return self._frontier

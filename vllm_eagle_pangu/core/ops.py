@@ -4,32 +4,24 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.kernels import (
-    draft_batch,
-    kv_commit,
-    top_children,
-    tree_accept,
-    tree_attention,
-    tree_build,
-    tree_expand,
-    tree_prune,
-)
-from vllm_eagle_pangu.kernels.draft_batch import DraftRows
-from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
-from vllm_eagle_pangu.kernels.tree_build import Trees
-from vllm_eagle_pangu.kernels.tree_expand import Frontier
+from vllm_eagle_pangu.kernels import tree_attention
+from vllm_eagle_pangu.kernels.draft_batch import DraftRows, draft_batch
+from vllm_eagle_pangu.kernels.implementations import Op
+from vllm_eagle_pangu.kernels.kv_commit import commit_pages, commit_slots
+from vllm_eagle_pangu.kernels.top_children import top_children
+from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths, tree_accept
+from vllm_eagle_pangu.kernels.tree_build import Trees, tree_build
+from vllm_eagle_pangu.kernels.tree_expand import Frontier, tree_expand
+from vllm_eagle_pangu.kernels.tree_prune import tally_paths, tree_prune
 
-_BY_IMPLEMENTATION = (
-    draft_batch,
-    kv_commit,
-    top_children,
-    tree_accept,
-    tree_build,
-    tree_expand,
-    tree_prune,
+# All but `tree_attention`, whose implementation may be another one.
+_OPS: tuple[Op[..., Any], ...] = (
+    *(draft_batch, top_children, tree_expand, tree_build, tree_prune, tally_paths),
+    *(tree_accept, commit_slots, commit_pages),
 )
 
 
@@ -60,23 +52,9 @@ class Ops:
         `check`: see `tree_attention`.
         """
         attention = attention or implementation
-        name = implementation
-        return cls(
-            name,
-            attention,
-            draft_batch=partial(draft_batch.draft_batch, implementation=name),
-            top_children=partial(top_children.top_children, implementation=name),
-            tree_expand=partial(tree_expand.tree_expand, implementation=name),
-            tree_build=partial(tree_build.tree_build, implementation=name),
-            tree_prune=partial(tree_prune.tree_prune, implementation=name),
-            tally_paths=partial(tree_prune.tally_paths, implementation=name),
-            tree_attention=partial(
-                tree_attention.tree_attention, implementation=attention, check=check
-            ),
-            tree_accept=partial(tree_accept.tree_accept, implementation=name),
-            commit_slots=partial(kv_commit.commit_slots, implementation=name),
-            commit_pages=partial(kv_commit.commit_pages, implementation=name),
-        )
+        attend = partial(tree_attention.tree_attention, implementation=attention, check=check)
+        others = {op.name: partial(op, implementation=implementation) for op in _OPS}
+        return cls(implementation, attention, tree_attention=attend, **others)
 
     def prepare(self, dtype: torch.dtype) -> None:
         """Compile at start-up what the step will call; `dtype`: of queries, keys and values.
@@ -86,5 +64,5 @@ class Ops:
             RuntimeError: it cannot run on this machine; the message says why and what to do.
         """
         tree_attention.prepare(self.attention, dtype)
-        for op in _BY_IMPLEMENTATION:
+        for op in _OPS:
             op.prepare(self.implementation)

@@ -51,26 +51,16 @@ def _requests(runner: "GPUModelRunner", count: int) -> list[RequestView]:
     params = [runner.requests[req_id].sampling_params for req_id in ids]
     lengths = batch.num_tokens_no_spec[:count]
     outputs = (lengths - batch.num_prompt_tokens[:count]).tolist()
-    columns = zip(
+    # In the order of the view's fields.
+    columns = (
         ids,
         batch.num_computed_tokens_cpu[:count].tolist(),
         lengths.tolist(),
         [each.max_tokens - emitted for each, emitted in zip(params, outputs, strict=True)],
         runner.discard_request_mask.np[:count].tolist(),
         map(_may_draft, params),
-        strict=True,
     )
-    return [
-        RequestView(
-            id=req_id,
-            committed=committed,
-            length=length,
-            may_emit=may_emit,
-            is_partial=is_partial,
-            may_draft=may_draft,
-        )
-        for req_id, committed, length, may_emit, is_partial, may_draft in columns
-    ]
+    return [RequestView(*request) for request in zip(*columns, strict=True)]
 
 
 def _may_draft(params: "SamplingParams") -> bool:

@@ -4,6 +4,7 @@
 import importlib
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
@@ -15,107 +16,70 @@ from vllm_eagle_pangu.engine.target_fit import check_target
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 _V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
-# Keys of vLLM's SpeculativeConfig that contradict a tree: the values that say nothing, the reason.
-_HOST_KEYS: dict[str, tuple[tuple, str]] = {
-    "tensor_parallel_size": ((None,), "it belongs to the target"),
-    "draft_tensor_parallel_size": ((None, 1), "the drafter runs in the target's one process"),
-    "kv_cache_dtype": (
-        (None, "auto", "float16", "bfloat16"),
-        "the drafter's cache has the dtype of its model",
-    ),
-    "disable_padded_drafter_batch": ((None, False), "trees are always drafted padded"),
-    "parallel_drafting": ((None, False), "a tree is drafted level by level"),
-    "use_local_argmax_reduction": ((None, False), "a tree keeps several children per node"),
-    "use_heterogeneous_vocab": ((None, False), "EAGLE-3 heads bring a vocabulary map, d2t"),
-    "prompt_lookup_max": ((None,), "it belongs to method ngram"),
-    "prompt_lookup_min": ((None,), "it belongs to method ngram"),
-    "num_speculative_tokens_per_batch_size": ((None,), "the tree's policy chooses its size"),
-    "suffix_decoding_max_tree_depth": ((None, 24), "it belongs to method suffix"),
-    "suffix_decoding_max_cached_requests": ((None, 10000), "it belongs to method suffix"),
-    "suffix_decoding_max_spec_factor": ((None, 1.0), "it belongs to method suffix"),
-    "suffix_decoding_min_token_prob": ((None, 0.1), "it belongs to method suffix"),
-    "rejection_sample_method": (
-        (None, "standard"),
-        "each node gets a draw of the target's own sampler",
-    ),
-    "synthetic_acceptance_rates": ((None,), "trees are only ever verified by the target"),
-    "synthetic_acceptance_length": ((None,), "trees are only ever verified by the target"),
-    "draft_sample_method": ((None, "greedy"), "a tree holds the drafter's likeliest tokens"),
-    "dspark_draft_topk": ((None,), "it belongs to method dspark"),
-    "enable_adaptive_verification": ((None, False), "it belongs to method dspark"),
-    "index_share_for_mtp_iteration": ((None,), "it belongs to method mtp"),
+# Keys of vLLM's SpeculativeConfig that contradict a tree, and why; defaults and None say nothing.
+_HOST_KEYS = {
+    "tensor_parallel_size": "it belongs to the target",
+    "draft_tensor_parallel_size": "the drafter runs in the target's one process",
+    "kv_cache_dtype": "the drafter's cache has the dtype of its model",
+    "disable_padded_drafter_batch": "trees are always drafted padded",
+    "parallel_drafting": "a tree is drafted level by level",
+    "use_local_argmax_reduction": "a tree keeps several children per node",
+    "use_heterogeneous_vocab": "EAGLE-3 heads bring a vocabulary map, d2t",
+    "prompt_lookup_max": "it belongs to method ngram",
+    "prompt_lookup_min": "it belongs to method ngram",
+    "num_speculative_tokens_per_batch_size": "the tree's policy chooses its size",
+    "suffix_decoding_max_tree_depth": "it belongs to method suffix",
+    "suffix_decoding_max_cached_requests": "it belongs to method suffix",
+    "suffix_decoding_max_spec_factor": "it belongs to method suffix",
+    "suffix_decoding_min_token_prob": "it belongs to method suffix",
+    "rejection_sample_method": "each node gets a draw of the target's own sampler",
+    "synthetic_acceptance_rates": "trees are only ever verified by the target",
+    "synthetic_acceptance_length": "trees are only ever verified by the target",
+    "draft_sample_method": "a tree holds the drafter's likeliest tokens",
+    "dspark_draft_topk": "it belongs to method dspark",
+    "enable_adaptive_verification": "it belongs to method dspark",
+    "index_share_for_mtp_iteration": "it belongs to method mtp",
 }
 
 _OWN_DTYPE = "the tree is attended in the model's own dtype"
 
-# Fields of EngineArgs: the values that trees can work with, the problem, the mend.
-_ENGINE_OPTIONS: dict[str, tuple[tuple, str, str]] = {
-    "pipeline_parallel_size": (
-        (1,),
-        "a tree is drafted and verified in one process",
-        "set pipeline_parallel_size to 1",
-    ),
+# Fields of EngineArgs that trees work with at their defaults alone, and why.
+_ENGINE_OPTIONS = {
+    "pipeline_parallel_size": "a tree is drafted and verified in one process",
     "tensor_parallel_size": (
-        (1,),
-        "trees are not tested over several tensor-parallel workers in this version",
-        "set tensor_parallel_size to 1",
+        "trees are not tested over several tensor-parallel workers in this version"
     ),
     "data_parallel_size": (
-        (1,),
-        "trees are not tested over data-parallel engines in this version",
-        "set data_parallel_size to 1 and start one server per replica",
+        "trees are not tested over data-parallel engines in this version: start one server per "
+        "replica"
     ),
-    "prefill_context_parallel_size": (
-        (1,),
-        "a tree attends the whole context in one process",
-        "set prefill_context_parallel_size to 1",
-    ),
-    "decode_context_parallel_size": (
-        (1,),
-        "a tree attends the whole context in one process",
-        "set decode_context_parallel_size to 1",
-    ),
-    "async_scheduling": (
-        (None, False),
-        "the next tree starts from tokens that the last step accepted",
-        "remove --async-scheduling",
-    ),
-    "worker_cls": (("auto",), "the method brings its own worker", "remove worker_cls"),
+    "prefill_context_parallel_size": "a tree attends the whole context in one process",
+    "decode_context_parallel_size": "a tree attends the whole context in one process",
+    "async_scheduling": "the next tree starts from tokens that the last step accepted",
+    "worker_cls": "the method brings its own worker",
     "scheduler_cls": (
-        (None,),
-        "the method brings its own scheduler, in which trees give way to other requests",
-        "remove scheduler_cls",
+        "the method brings its own scheduler, in which trees give way to other requests"
     ),
     "kv_transfer_config": (
-        (None,),
-        "a connector would send the cache before the accepted path is committed to it",
-        "remove kv_transfer_config",
+        "a connector would send the cache before the accepted path is committed to it"
     ),
     "kv_offloading_size": (
-        (None,),
         "offloading is a connector, which would send the cache before the accepted path is "
-        "committed to it",
-        "remove --kv-offloading-size",
+        "committed to it"
     ),
-    "kv_sharing_fast_prefill": (
-        (None, False),
-        "every layer of the target has to see the whole tree",
-        "remove --kv-sharing-fast-prefill",
-    ),
-    "watermark_config": (
-        (None,),
-        "watermarking needs vLLM's V2 runner, trees need the V1 runner",
-        "remove watermark_config",
-    ),
-    "diffusion_config": (
-        (None,),
-        "diffusion models draft their own tokens",
-        "remove diffusion_config",
-    ),
+    "kv_sharing_fast_prefill": "every layer of the target has to see the whole tree",
+    "watermark_config": "watermarking needs vLLM's V2 runner, trees need the V1 runner",
+    "diffusion_config": "diffusion models draft their own tokens",
+}
+
+# What says no more than the default.
+_AS_DEFAULT: dict[str, tuple[object, ...]] = {
+    "draft_tensor_parallel_size": (1,),
+    "kv_cache_dtype": ("auto", "float16", "bfloat16"),
+    "async_scheduling": (False,),
 }
 
 
@@ -128,6 +92,7 @@ def check_options(
     type. Raises ValueError.
     """
     from vllm import envs
+    from vllm.config import SpeculativeConfig
     from vllm.platforms import current_platform
 
     device = "rocm" if current_platform.is_rocm() else current_platform.device_type
@@ -145,30 +110,29 @@ def check_options(
             "trees need vLLM's V1 model runner",
             f"unset the environment variable {_V2_RUNNER}, or set it to 0",
         )
-    for key, value in host_spec.items():
-        allowed, reason = _HOST_KEYS.get(key, ((value,), ""))
-        if value not in allowed:
+    defaults = defaults_of(SpeculativeConfig)
+    for key, reason in _HOST_KEYS.items():
+        value = host_spec.get(key)
+        if not _says_nothing(key, value, defaults):
             raise refusal(key, value, f"means nothing to {METHOD}: {reason}", f'remove "{key}"')
-    _check_draft_backend(host_spec.get("attention_backend"), platforms[device])
-    for option, (working, problem, mend) in _ENGINE_OPTIONS.items():
+    defaults = defaults_of(type(engine_args))
+    for option, problem in _ENGINE_OPTIONS.items():
         # A line of vLLM that lacks the option cannot have been asked for it.
-        value = getattr(engine_args, option, working[0])
-        if value not in working:
+        value, default = getattr(engine_args, option, None), defaults.get(option)
+        if not _says_nothing(option, value, defaults):
+            mend = f"set {option} to 1" if default == 1 else f"remove {option}"
             raise refusal(option, value, problem, mend)
     check_folder(host_spec["model"])
 
 
-def _check_draft_backend(value: "str | AttentionBackendEnum | None", parts: PlatformParts) -> None:
-    """`value`: what the user wrote for the head's layers, a name in any case or vLLM's enum."""
-    name = getattr(value, "name", value)
-    if name is not None and str(name).upper() not in ("AUTO", *parts.attention):
-        ours = " or ".join(parts.attention)
-        raise refusal(
-            "attention_backend",
-            name,
-            f"the head's layers attend trees too, and tree attention stands on {ours} here",
-            f'remove "attention_backend" from speculative_config, or set it to {ours}',
-        )
+def defaults_of(config: type) -> dict[str, object]:
+    """Of a dataclass of vLLM's, by field."""
+    # What pydantic checks may be described by an object that has the default.
+    return {each.name: getattr(each.default, "default", each.default) for each in fields(config)}
+
+
+def _says_nothing(key: str, value: object, defaults: Mapping[str, object]) -> bool:
+    return value in (None, defaults.get(key), *_AS_DEFAULT.get(key, ()))
 
 
 def check_attention_backend(vllm_config: "VllmConfig", parts: PlatformParts) -> None:
@@ -185,7 +149,10 @@ def check_attention_backend(vllm_config: "VllmConfig", parts: PlatformParts) -> 
     # vLLM selects the head's backend anew, by what the device likes best.
     if draft.attention_backend is None:
         draft.attention_backend = attention.backend
-    chosen = {"attention_backend": attention.backend}
+    chosen = {
+        "attention_backend": attention.backend,
+        "speculative_config.attention_backend": draft.attention_backend,
+    }
     # What vLLM 0.32 lets a kind of layer have instead, target's or head's.
     for kind, backend in getattr(attention, "backend_per_kind", {}).items():
         chosen[f"attention_config.backend_per_kind.{kind}"] = backend

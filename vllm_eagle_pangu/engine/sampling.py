@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
+from torch.nn.functional import pad
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.sampler import Sampler
 
@@ -44,8 +45,9 @@ class Draws:
     """Target draws at the rows of logits, R of them.
 
     `tokens: [R] int64`: -1 at rows where none was made: no walk comes there.
-    `logprobs`: one row per draw, in the order of the draws, or None where nobody asked.
-    `order: [R] int64`: the row of `logprobs` that belongs to a row of logits; 0 without a draw.
+    `logprobs`: one row per draw of a call in which somebody asked for them, in the order of the
+    draws; None where nobody did.
+    `order: [R] int64`: the row of `logprobs` that belongs to a row of logits; 0 where none does.
     """
 
     tokens: torch.Tensor
@@ -193,36 +195,24 @@ def _gathered(calls: list[_Call], logits: torch.Tensor) -> Draws:
         (call,) = calls
         return Draws(call.tokens, call.logprobs, index_range(count, device))
     drawn = [row for call in calls for row in call.rows]
+    asked = [call for call in calls if call.logprobs is not None]
     order = [0] * count
-    for position, row in enumerate(drawn):
+    for position, row in enumerate(row for call in asked for row in call.rows):
         order[row] = position
     sent = upload(device, drawn=drawn, order=order)
     tokens = torch.full((count,), -1, device=device)
     tokens.index_copy_(0, sent["drawn"], torch.cat([call.tokens for call in calls]))
-    return Draws(tokens, _concatenate(calls), sent["order"])
+    given = [call.logprobs for call in asked]
+    return Draws(tokens, _concatenate(given) if given else None, sent["order"])
 
 
-def _concatenate(calls: list[_Call]) -> LogprobsTensors | None:
-    """One row per draw. A call in which nobody asked for logprobs gives rows that nobody reads.
-
-    Calls differ in width where requests ask for logprobs of their own tokens
-    (`logprob_token_ids`).
-    """
-    given = [call.logprobs for call in calls if call.logprobs is not None]
-    if not given:
-        return None
-    width = max(part.logprobs.shape[1] for part in given)
-    count = sum(len(call.rows) for call in calls)
-    ids = given[0].logprob_token_ids.new_zeros(count, width)
-    logprobs = given[0].logprobs.new_full((count, width), -torch.inf)
-    ranks = given[0].selected_token_ranks.new_zeros(count)
-    start = 0
-    for call in calls:
-        rows = slice(start, start + len(call.rows))
-        start += len(call.rows)
-        if call.logprobs is not None:
-            columns = call.logprobs.logprobs.shape[1]
-            ids[rows, :columns] = call.logprobs.logprob_token_ids
-            logprobs[rows, :columns] = call.logprobs.logprobs
-            ranks[rows] = call.logprobs.selected_token_ranks
-    return LogprobsTensors(ids, logprobs, ranks)
+def _concatenate(parts: list[LogprobsTensors]) -> LogprobsTensors:
+    """Calls differ in width where requests ask for logprobs of their own (`logprob_token_ids`)."""
+    width = max(part.logprobs.shape[1] for part in parts)
+    wider = [(0, width - part.logprobs.shape[1]) for part in parts]
+    pairs = list(zip(parts, wider, strict=True))
+    return LogprobsTensors(
+        torch.cat([pad(part.logprob_token_ids, more) for part, more in pairs]),
+        torch.cat([pad(part.logprobs, more, value=-torch.inf) for part, more in pairs]),
+        torch.cat([part.selected_token_ranks for part in parts]),
+    )

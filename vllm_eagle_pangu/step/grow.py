@@ -75,7 +75,7 @@ def grow_shape(
     request = index_range(batch, prefix.device).int()
     first_query, first_key = request * width, request * limits.scratch_rows
     grower = TreeGrower(shape, ops)
-    frontier = grower.grow_first(*head.children(extended.last, width))
+    frontier = grower.grow(*head.children(extended.last, width))
     hidden = extended.state.repeat_interleave(width, 0)
     for level in range(shape.depth - 1):
         if not deepen(level + 1, frontier.score):

@@ -11,7 +11,7 @@ import torch
 from vllm_eagle_pangu.core.paths import LENGTH, AcceptedPaths, path_invariants
 from vllm_eagle_pangu.core.tree import MASK, TreeBatch
 from vllm_eagle_pangu.kernels.indices import index_range
-from vllm_eagle_pangu.kernels.tree_accept import tree_accept
+from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
 from vllm_eagle_pangu.tracing.cache_invariants import check_cache, check_written_once
 from vllm_eagle_pangu.tracing.dumped import Dump, DumpedRequest, Finding
 
@@ -159,7 +159,7 @@ def _check_walk(
     if not bool(((tree.parent >= 0) & (tree.parent < earlier)).all()):
         return
     depth = path.rows.shape[1] - 1
-    walk = tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth, "reference")
+    walk = tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth)
     expected, accepted = (one.rows[0, : int(one.length) + 1].tolist() for one in (walk, path))
     if expected != accepted:
         same = _first_difference(expected, accepted)
