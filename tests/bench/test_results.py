@@ -49,23 +49,17 @@ def answers(bench):
     """A record for everything that is planned; the second repeat is a tenth slower for trees."""
     for parts in bench.parts.values():
         for part in parts:
-            for method, prompt, turn, repeat in part.answers(bench.config.repeats):
-                slow = 1.1 if method.kind == "tree" and repeat == 1 else 1.0
-                drafts = 0 if method.kind == "plain" else 32
+            for _, key in part.answers(bench.config.repeats):
+                kind = key.method.partition("-")[0]
+                slow = 1.1 if kind == "tree" and key.repeat == 1 else 1.0
+                drafts = 0 if kind == "plain" else 32
                 yield {
-                    **dict(
-                        zip(
-                            ("experiment", "group", "method", "temperature"),
-                            part.key(method, prompt, turn, repeat),
-                            strict=False,
-                        )
-                    ),
-                    **{"prompt": prompt.id, "turn": turn, "repeat": repeat},
+                    **key._asdict(),
                     **{"prompt_tokens": 9, "output_tokens": 128, "output_ids": [1]},
                     **{"drafts": drafts, "drafted": drafts, "accepted": 3 * drafts},
                     **{"full_drafts": drafts // 2, "tau": 4.0 if drafts else 1.0},
                     **{"ttft_ms": 5.0, "tpot_ms": 2.0, "steps_ms": [3.0], "forward_ms": 2.0},
-                    "seconds": SECONDS[method.name.partition("-")[0]] * slow,
+                    "seconds": SECONDS[kind] * slow,
                 }
 
 

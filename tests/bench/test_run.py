@@ -10,7 +10,7 @@ from vllm_eagle_pangu.bench import run as run_module
 from vllm_eagle_pangu.bench.config import BenchConfig, PromptConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.records import KEY, open_records, record_file
+from vllm_eagle_pangu.bench.records import open_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
 from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.demo import pair
@@ -49,7 +49,7 @@ def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
         key = group.key(PLAIN, prompt, 0, 0)
         # What failed is no prompt that nobody came to.
         content = {"error": "it broke"} if prompt.id == "p0" else {"output_ids": []}
-        file.write(json.dumps(dict(zip(KEY, key, strict=True)) | content) + "\n")
+        file.write(json.dumps(key._asdict() | content) + "\n")
     file.close()
     missing = run_module.missing_prompts(bench, Rank(0, 2), range(2))
     assert missing == {0: ["p4"], 1: ["p3", "p5"]}

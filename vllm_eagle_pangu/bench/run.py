@@ -126,9 +126,9 @@ def missing_prompts(bench: Bench, rank: Rank, ranks: Iterable[int]) -> dict[int,
     found: dict[int, set[str]] = {other: set() for other in ranks}
     for parts in bench.parts.values():
         for part in parts:
-            for method, prompt, turn, repeat in part.answers(bench.config.repeats):
+            for prompt, key in part.answers(bench.config.repeats):
                 owner = rank.owner(prompt.index)
-                if owner in found and part.key(method, prompt, turn, repeat) not in there:
+                if owner in found and key not in there:
                     found[owner].add(prompt.id)
     return {other: sorted(prompts) for other, prompts in found.items() if prompts}
 
