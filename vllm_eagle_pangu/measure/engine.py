@@ -121,19 +121,6 @@ class Engine:
         """Token ids of a completion per prompt."""
         return [list(a.outputs[0].token_ids) for a in self.answers(prompts, **params)]
 
-    def steps(
-        self, prompt: Sequence[int], name: str | None = None, **params: Any
-    ) -> Iterator[tuple[float, list[int]]]:
-        """One request: after each step its milliseconds and all tokens so far."""
-        begin, tokens = time.perf_counter(), list[int]()
-        self._add(prompt, params, name=name)
-        while self.vllm.has_unfinished_requests():
-            outputs = self.vllm.step()
-            now = time.perf_counter()
-            tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
-            yield 1e3 * (now - begin), tokens
-            begin = now
-
     def serve(
         self,
         requests: Iterator[tuple[Sequence[int], Mapping[str, Any]]],
@@ -183,8 +170,14 @@ class Engine:
         tokens: list[int] = []
         first = 0
         with timed(spent, self.modules() if forward_times else {}):
-            for milliseconds, tokens in self.steps(prompt, name, **params):
-                took.append(milliseconds)
+            begin = time.perf_counter()
+            self._add(prompt, params, name)
+            while self.vllm.has_unfinished_requests():
+                outputs = self.vllm.step()
+                now = time.perf_counter()
+                took.append(1e3 * (now - begin))
+                begin = now
+                tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
                 parts.append(dict(spent))
                 spent.clear()
                 first = first or (len(took) if tokens else 0)
