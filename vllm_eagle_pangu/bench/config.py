@@ -5,8 +5,6 @@ General keys, and a section for each experiment that is run; see configs/bench/d
 experiment's `prompts` is how many of the general selection it takes, null for all of them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, field, replace

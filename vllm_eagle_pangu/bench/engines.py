@@ -5,8 +5,6 @@ Between requests an engine's process waits in a read and takes no processor time
 pipe ends it, so it does not outlive the process that asks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

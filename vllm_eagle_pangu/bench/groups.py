@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups: methods that are measured on the same prompts in one interleaving, plain among them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -41,7 +39,7 @@ class Group:
             for turn in range(len(prompt.turns)):
                 yield prompt, self.key(method, prompt, turn, repeat)
 
-    def cut(self, engines: int) -> list[Group]:
+    def cut(self, engines: int) -> "list[Group]":
         """Parts of at most `engines` methods, each with its own plain decoding to compare with."""
         if len(self.methods) <= engines:
             return [self]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records: one line for each measurement, appended as soon as it is there, merged by key."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

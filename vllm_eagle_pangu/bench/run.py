@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A benchmark run: plan, measure this rank's share; rank 0 waits, merges and writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures groups on this rank's prompts, recording every answer as soon as it is there."""
 
-from __future__ import annotations
-
 import json
 import time
 import zlib

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From records to figures. Ratios are taken within a repeat, between neighbours in time."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable

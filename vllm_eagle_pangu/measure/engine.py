@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's engine in this process: generates, is timed step by step, counts, and is watched."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time
@@ -100,7 +98,7 @@ class Engine:
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -215,7 +213,7 @@ class Engine:
 
     @contextmanager
     def watched(
-        self, policy: TreePolicy | None = None, drafter: Drafter | None = None
+        self, policy: "TreePolicy | None" = None, drafter: "Drafter | None" = None
     ) -> Iterator[None]:
         """While open, a step of this plugin has these parts in place of its own."""
         step = self.runner.step

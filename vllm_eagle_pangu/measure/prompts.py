@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts: held-out code and instructions, HumanEval, MT-Bench; selection; chat templates."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,7 +131,7 @@ class Conversations:
 
 
 def select(
-    prompts: Sequence[Prompt], length: Callable[[Prompt], int], config: PromptConfig, room: int
+    prompts: Sequence[Prompt], length: Callable[[Prompt], int], config: "PromptConfig", room: int
 ) -> list[Prompt]:
     """The prompts to measure: within the token bounds and `room`, by `config.choice`.
 

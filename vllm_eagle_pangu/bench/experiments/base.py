@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an experiment is: groups to measure, and a result made of their records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -113,7 +111,7 @@ class Experiment:
     def groups(self) -> list[Group]:
         return []
 
-    def after(self, session: Session, records: list[Record]) -> None:
+    def after(self, session: "Session", records: list[Record]) -> None:
         """Measured by rank 0 alone, once every rank's records are there."""
 
     def fill(self, result: Result, records: list[Record]) -> None:

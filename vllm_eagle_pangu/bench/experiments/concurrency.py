@@ -4,8 +4,6 @@
 `vllm serve` and `vllm bench serve`: one point is one run of vLLM's own client.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

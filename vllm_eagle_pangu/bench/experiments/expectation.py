@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """E7: the speed-up that acceptance and forward times promise, and the one that was measured."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """E3: where a step's time goes, by the plugin's own traces. A run of its own: tracing costs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any

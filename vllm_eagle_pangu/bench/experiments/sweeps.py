@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """E2 and E4: trees by their nodes and depth; one tree by the drafter's window, on long prompts."""
 
-from __future__ import annotations
-
 from vllm_eagle_pangu.bench.config import BudgetConfig, WindowConfig
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
 from vllm_eagle_pangu.bench.groups import Group

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """E1 and E6: the same methods at batch 1, greedily and at each temperature."""
 
-from __future__ import annotations
-
 from vllm_eagle_pangu.bench.config import TemperatureConfig
 from vllm_eagle_pangu.bench.experiments.base import (
     Experiment,
