@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from vllm_eagle_pangu.bench import run as run_module
-from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
+from vllm_eagle_pangu.bench.config import BenchConfig, load_config
 from vllm_eagle_pangu.bench.experiments.base import (
     Bench,
     Result,
@@ -38,7 +38,7 @@ def bench(tmp_path):
     """The demo's configuration, planned."""
     config = load_config(DEMO)
     talk = Conversations(WordTokenizer(), chat=False)
-    bench = Bench(config, *[tmp_path] * 3, tuple(SECTIONS), PROMPTS, PROMPTS[-6:], talk)
+    bench = Bench(config, *[tmp_path] * 3, PROMPTS, PROMPTS[-6:], talk)
     for kind in EXPERIMENTS:
         groups = kind(bench).groups()
         bench.parts[kind.key] = [part for group in groups for part in group.cut(config.hosts)]

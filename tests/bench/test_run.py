@@ -41,7 +41,7 @@ def test_records_of_another_configuration_are_not_resumed(tmp_path):
 def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
     prompts = [Prompt(f"p{i}", i, ("x",)) for i in range(6)]
     talk = Conversations(WordTokenizer(), chat=False)
-    bench = Bench(CONFIG, *[tmp_path] * 3, ("E1",), prompts, [], talk)
+    bench = Bench(CONFIG, *[tmp_path] * 3, prompts, [], talk)
     group = Group("E1", "batch-1", (PLAIN,), tuple(prompts))
     bench.parts["E1"] = [group]
     file = open_records(record_file(tmp_path, 0))
@@ -65,5 +65,5 @@ def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):
 
 def test_instructions_without_a_path_are_those_that_ship(tmp_path):
     config = replace(CONFIG, prompts=PromptConfig(source="instructions", count=5, choice="first"))
-    bench = run_module.plan(config, pair.find().target, tmp_path, tmp_path, ())
+    bench = run_module.plan(config, pair.find().target, tmp_path, tmp_path)
     assert [prompt.id for prompt in bench.prompts] == [f"instruction-{n:03d}" for n in range(5)]

@@ -69,7 +69,7 @@ def start(tmp_path, monkeypatch):
     def new(rank=Rank(0, 1), **keys):  # noqa: B008
         config = BenchConfig(**{"repeats": 2, **keys})
         talk = Conversations(WordTokenizer(), chat=False)
-        bench = Bench(config, tmp_path, tmp_path, tmp_path, ("E1",), [], [], talk)
+        bench = Bench(config, tmp_path, tmp_path, tmp_path, [], [], talk)
         return Session(bench, rank)
 
     return new

@@ -53,7 +53,6 @@ class Bench:
     target: Path
     head: Path
     out: Path
-    chosen: tuple[str, ...]
     prompts: list[Prompt]
     longest: list[Prompt]
     conversations: Conversations
