@@ -128,7 +128,10 @@ def test_e6_says_where_a_method_stops_paying(bench):
             record["seconds"] = 1.0
         if record["temperature"] > 0 and record["method"] == "chain-2":
             record["accepted"] = 0
-    sentences = result_of(bench, "E6", records).conclusions
+    result = result_of(bench, "E6", records)
+    # Of E1's, too.
+    assert {row["prompts"] for row in result.rows} == {8}
+    sentences = result.conclusions
     assert "tree-4-5-16 stops paying at temperature 1.0: 0.40x plain (0.40 to 0.40)." in sentences
     assert "chain-2 had not one drafted token accepted at temperature 0.5, 1.0, 1.5." in sentences
     assert "chain-4 pays at every temperature tried, up to 1.5." in sentences
