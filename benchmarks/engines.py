@@ -42,14 +42,14 @@ def heldout_prompts() -> list[list[int]]:
     return [tokenizer(text)["input_ids"] for text in read_texts(str(PAIR.prompts))]
 
 
-def chats(of: pair.Pair, count: int) -> dict[str, list[list[int]]]:
+def chats(of: pair.Pair, count: int) -> list[list[int]]:
     """Token ids of held-out instructions and HumanEval's problems, half each, as a user's chat."""
     from transformers import AutoTokenizer
 
     chat = Conversations(AutoTokenizer.from_pretrained(of.target), chat=True)
-    sources = (("instructions", of.prompts), ("humaneval", packaged_humaneval()))
-    halves = {source: spread(read_prompts(source, file), count // 2) for source, file in sources}
-    return {source: [chat.ids(prompt) for prompt in half] for source, half in halves.items()}
+    files = {"instructions": of.prompts, "humaneval": packaged_humaneval()}
+    halves = (spread(read_prompts(source, file), count // 2) for source, file in files.items())
+    return [chat.ids(prompt) for half in halves for prompt in half]
 
 
 def save(name: str, results: dict[str, Any]) -> Path:

@@ -12,7 +12,6 @@ target's best to within the target's own rounding, measured here (`vllm_eagle_pa
 import argparse
 import sys
 from functools import partial
-from itertools import chain
 
 from engines import SHAPES, chats, engine, heldout_prompts, save
 
@@ -34,7 +33,7 @@ def main() -> int:
 
     found = pair.find(args.pair)
     if found.chat:
-        prompts = list(chain.from_iterable(chats(found, args.prompts).values()))
+        prompts = chats(found, args.prompts)
     else:
         # The ends made 3 and 900 tokens.
         prompts = spread(sorted(heldout_prompts(), key=len), args.prompts)

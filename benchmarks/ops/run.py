@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -147,34 +148,29 @@ def _versions() -> str:
 
 
 def _plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """One panel per op, medians as bars and p20 to p80 as whiskers, logarithmic."""
+    """Medians as bars, p20 to p80 as whiskers; all on one logarithmic axis, to be compared."""
     import matplotlib
 
     matplotlib.use("svg" if path.suffix == ".svg" else "agg")
     from matplotlib import pyplot
 
-    ops = list(dict.fromkeys(row["op"] for row in rows))
+    # Those of an op together, in the order of measuring.
+    sizes = sorted(dict.fromkeys((row["op"], row["shape"]) for row in rows), key=itemgetter(0))
     implementations = list(dict.fromkeys(row["implementation"] for row in rows))
-    colours = dict(zip(implementations, ("#9aa5b1", "#1f77b4", "#2ca02c"), strict=False))
-    options = {"squeeze": False, "sharex": True, "layout": "constrained"}
-    figure, panels = pyplot.subplots(len(ops), figsize=(9, 1.6 * len(ops) + 1), **options)
-    for op, panel in zip(ops, panels[:, 0], strict=True):
-        own = [row for row in rows if row["op"] == op]
-        shapes = list(dict.fromkeys(row["shape"] for row in own))
-        height = 0.8 / len(implementations)
-        for row in own:
-            place = shapes.index(row["shape"])
-            place += height * (implementations.index(row["implementation"]) - 0.5)
-            error = [[row["p50"] - row["p20"]], [row["p80"] - row["p50"]]]
-            panel.barh(place, row["p50"], height, xerr=error, color=colours[row["implementation"]])
-        panel.set_yticks(range(len(shapes)), shapes, fontsize=7)
-        # One axis for all: on axes of their own, logarithmic bars cannot be compared.
-        panel.set_xscale("log")
-        panel.set_xlim(left=1)
-        panel.set_title(op, fontsize=9, loc="left")
-    panels[-1, 0].set_xlabel(f"microseconds, {rows[0]['device']}")
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in implementations]
-    figure.legend(handles, implementations, loc="outside upper right", fontsize=8)
+    height = 0.8 / len(implementations)
+    figure, axes = pyplot.subplots(figsize=(9, 0.3 * len(sizes) + 1), layout="constrained")
+    for number, name in enumerate(implementations):
+        own = [row for row in rows if row["implementation"] == name]
+        places = [sizes.index((row["op"], row["shape"])) + height * number for row in own]
+        middle = [row["p50"] for row in own]
+        errors = [[abs(row[end] - row["p50"]) for row in own] for end in ("p20", "p80")]
+        axes.barh(places, middle, height, xerr=errors, label=name)
+    axes.set_yticks(range(len(sizes)), [" ".join(size) for size in sizes], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(left=1)
+    axes.set_xlabel(f"microseconds, {rows[0]['device']}")
+    axes.legend(fontsize=8)
     figure.savefig(path)
 
 

@@ -54,8 +54,8 @@ def request(name):
 def test_each_block_is_warmed_up_the_first_one_longer(pool):
     assert pool.load({"plain": None}) == {}
     block = [request("a"), request("b")]
-    assert [figures["name"] for figures in pool["plain"].measure(block)] == ["a", "b"]
-    (last,) = pool["plain"].measure([request("c")], forward_times=True)
+    assert [figures["name"] for figures in pool.hosts["plain"].measure(block)] == ["a", "b"]
+    (last,) = pool.hosts["plain"].measure([request("c")], forward_times=True)
     assert last["asked"] == [([[1, 2]], 32, True), ([[1, 2]], 8, True)]
     assert last["forward_times"] is True and last["max_tokens"] == 4
 
@@ -63,7 +63,7 @@ def test_each_block_is_warmed_up_the_first_one_longer(pool):
 def test_an_engine_that_does_not_start_says_why_and_is_not_tried_again(pool):
     for _ in range(2):
         assert pool.load({"tree": "refused"}) == {"tree": "ValueError: no such key"}
-    assert "tree" not in pool
+    assert "tree" not in pool.hosts
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_an_engine_that_does_not_start_says_why_and_is_not_tried_again(pool):
 )
 def test_what_was_answered_before_an_engine_broke_is_there(pool, name, said):
     pool.load({"plain": None})
-    answers = pool["plain"].measure([request("a"), request(name), request("b")])
+    answers = pool.hosts["plain"].measure([request("a"), request(name), request("b")])
     assert next(answers)["name"] == "a"
     with pytest.raises(EngineError, match=said):
         next(answers)
@@ -79,6 +79,6 @@ def test_what_was_answered_before_an_engine_broke_is_there(pool, name, said):
 
 def test_room_is_made_by_ending_what_is_not_asked_for(pool):
     pool.load({"plain": None, "chain": None})
-    pool["plain"]._ready = False  # a fork holds its own pipe open: no waiting for its end
+    pool.hosts["plain"]._ready = False  # a fork holds its own pipe open: no waiting for its end
     pool.load({"chain": None, "tree": None})
-    assert "plain" not in pool and "chain" in pool and "tree" in pool
+    assert pool.hosts.keys() == {"chain", "tree"}

@@ -88,22 +88,28 @@ def test_mt_bench_keeps_one_or_two_turns(tmp_path):
 @pytest.mark.parametrize(
     ("source", "entry", "message"),
     [
-        ("humaneval", {"prompt": "x"}, 'no text "task_id"'),
-        ("humaneval", {"task_id": "a", "prompt": ""}, 'no text "prompt"'),
-        ("mt_bench", {"turns": ["x"]}, 'no "question_id"'),
-        ("mt_bench", {"question_id": 1, "turns": "x"}, '"turns" is no list'),
-        ("mt_bench", {"question_id": 1, "turns": []}, '"turns" is no list'),
-        ("heldout", [1], "no JSON object"),
+        ("humaneval", {"prompt": "x"}, 'holds no task_id; write one {"task_id": "...", "prompt"'),
+        ("humaneval", {"task_id": "a", "prompt": ""}, "holds no prompt"),
+        ("mt_bench", {"turns": ["x"]}, "holds no question_id"),
+        ("mt_bench", {"question_id": True, "turns": ["x"]}, "holds no question_id"),
+        (
+            "mt_bench",
+            {"question_id": 1, "turns": "x"},
+            r'holds no turns.* "turns": \["...", "..."\]',
+        ),
+        ("mt_bench", {"question_id": 1, "turns": []}, "holds no turns"),
+        ("mt_bench", {"question_id": 1, "turns": ["x"] * 3}, "holds no turns"),
+        ("heldout", [1], "holds no id"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, source, entry, message):
     path = write(tmp_path / "file.jsonl", [entry])
-    with pytest.raises(ValueError, match=f"file.jsonl:1.*{message}"):
+    with pytest.raises(ValueError, match=f"file.jsonl': line 1 {message}"):
         read_prompts(source, path)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match="no such file; name a humaneval JSONL file"):
+    with pytest.raises(ValueError, match=r"No such file.*; write one"):
         read_prompts("humaneval", tmp_path / "none.jsonl")
 
 

@@ -5,7 +5,7 @@ import json
 
 from vllm_eagle_pangu.bench.records import (
     COUNTS,
-    KEY,
+    Key,
     key_of,
     open_records,
     read_records,
@@ -15,9 +15,9 @@ from vllm_eagle_pangu.bench.records import (
 
 
 def record(prompt, repeat=0, **content):
-    key = ("E1", "batch-1", "plain", 0.0, prompt, 0, repeat)
+    key = Key("E1", "batch-1", "plain", 0.0, prompt, 0, repeat)
     counts = dict.fromkeys(COUNTS, 1)
-    return {**dict(zip(KEY, key, strict=True)), **counts, "output_ids": [1, 2], **content}
+    return {**key._asdict(), **counts, "output_ids": [1, 2], **content}
 
 
 def append(folder, rank, *records):
@@ -57,7 +57,7 @@ def test_a_line_that_a_kill_cut_is_passed_over_and_then_taken_off(tmp_path):
 
 
 def test_a_measurement_replaces_an_error_and_no_error_a_measurement(tmp_path):
-    failed = {name: record("a")[name] for name in KEY} | {"error": "no engine"}
+    failed = key_of(record("a"))._asdict() | {"error": "no engine"}
     append(tmp_path, 0, failed, record("a", tau=3))
     append(tmp_path, 1, failed)
     (found,) = read_records(tmp_path).values()

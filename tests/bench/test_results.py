@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from vllm_eagle_pangu.bench import run as run_module
-from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, load_config
+from vllm_eagle_pangu.bench.config import BenchConfig, load_config
 from vllm_eagle_pangu.bench.experiments.base import (
     Bench,
     Result,
@@ -38,7 +38,7 @@ def bench(tmp_path):
     """The demo's configuration, planned."""
     config = load_config(DEMO)
     talk = Conversations(WordTokenizer(), chat=False)
-    bench = Bench(config, *[tmp_path] * 3, tuple(SECTIONS), PROMPTS, PROMPTS[-6:], talk)
+    bench = Bench(config, *[tmp_path] * 3, PROMPTS, PROMPTS[-6:], talk)
     for kind in EXPERIMENTS:
         groups = kind(bench).groups()
         bench.parts[kind.key] = [part for group in groups for part in group.cut(config.hosts)]
@@ -49,23 +49,17 @@ def answers(bench):
     """A record for everything that is planned; the second repeat is a tenth slower for trees."""
     for parts in bench.parts.values():
         for part in parts:
-            for method, prompt, turn, repeat in part.answers(bench.config.repeats):
-                slow = 1.1 if method.kind == "tree" and repeat == 1 else 1.0
-                drafts = 0 if method.kind == "plain" else 32
+            for _, key in part.answers(bench.config.repeats):
+                kind = key.method.partition("-")[0]
+                slow = 1.1 if kind == "tree" and key.repeat == 1 else 1.0
+                drafts = 0 if kind == "plain" else 32
                 yield {
-                    **dict(
-                        zip(
-                            ("experiment", "group", "method", "temperature"),
-                            part.key(method, prompt, turn, repeat),
-                            strict=False,
-                        )
-                    ),
-                    **{"prompt": prompt.id, "turn": turn, "repeat": repeat},
+                    **key._asdict(),
                     **{"prompt_tokens": 9, "output_tokens": 128, "output_ids": [1]},
                     **{"drafts": drafts, "drafted": drafts, "accepted": 3 * drafts},
                     **{"full_drafts": drafts // 2, "tau": 4.0 if drafts else 1.0},
                     **{"ttft_ms": 5.0, "tpot_ms": 2.0, "steps_ms": [3.0], "forward_ms": 2.0},
-                    "seconds": SECONDS[method.name.partition("-")[0]] * slow,
+                    "seconds": SECONDS[kind] * slow,
                 }
 
 
@@ -134,7 +128,10 @@ def test_e6_says_where_a_method_stops_paying(bench):
             record["seconds"] = 1.0
         if record["temperature"] > 0 and record["method"] == "chain-2":
             record["accepted"] = 0
-    sentences = result_of(bench, "E6", records).conclusions
+    result = result_of(bench, "E6", records)
+    # Of E1's, too.
+    assert {row["prompts"] for row in result.rows} == {8}
+    sentences = result.conclusions
     assert "tree-4-5-16 stops paying at temperature 1.0: 0.40x plain (0.40 to 0.40)." in sentences
     assert "chain-2 had not one drafted token accepted at temperature 0.5, 1.0, 1.5." in sentences
     assert "chain-4 pays at every temperature tried, up to 1.5." in sentences

@@ -10,7 +10,7 @@ from vllm_eagle_pangu.bench import run as run_module
 from vllm_eagle_pangu.bench.config import BenchConfig, PromptConfig
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
-from vllm_eagle_pangu.bench.records import KEY, open_records, record_file
+from vllm_eagle_pangu.bench.records import open_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
 from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.demo import pair
@@ -41,7 +41,7 @@ def test_records_of_another_configuration_are_not_resumed(tmp_path):
 def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
     prompts = [Prompt(f"p{i}", i, ("x",)) for i in range(6)]
     talk = Conversations(WordTokenizer(), chat=False)
-    bench = Bench(CONFIG, *[tmp_path] * 3, ("E1",), prompts, [], talk)
+    bench = Bench(CONFIG, *[tmp_path] * 3, prompts, [], talk)
     group = Group("E1", "batch-1", (PLAIN,), tuple(prompts))
     bench.parts["E1"] = [group]
     file = open_records(record_file(tmp_path, 0))
@@ -49,7 +49,7 @@ def test_missing_prompts_are_named_by_the_rank_that_owns_them(tmp_path):
         key = group.key(PLAIN, prompt, 0, 0)
         # What failed is no prompt that nobody came to.
         content = {"error": "it broke"} if prompt.id == "p0" else {"output_ids": []}
-        file.write(json.dumps(dict(zip(KEY, key, strict=True)) | content) + "\n")
+        file.write(json.dumps(key._asdict() | content) + "\n")
     file.close()
     missing = run_module.missing_prompts(bench, Rank(0, 2), range(2))
     assert missing == {0: ["p4"], 1: ["p3", "p5"]}
@@ -65,5 +65,5 @@ def test_a_bad_configuration_ends_with_2_and_its_mend(tmp_path, capsys):
 
 def test_instructions_without_a_path_are_those_that_ship(tmp_path):
     config = replace(CONFIG, prompts=PromptConfig(source="instructions", count=5, choice="first"))
-    bench = run_module.plan(config, pair.find().target, tmp_path, tmp_path, ())
+    bench = run_module.plan(config, pair.find().target, tmp_path, tmp_path)
     assert [prompt.id for prompt in bench.prompts] == [f"instruction-{n:03d}" for n in range(5)]

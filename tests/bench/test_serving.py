@@ -20,7 +20,7 @@ from .test_prompts import WordTokenizer
 
 def bench(config):
     talk = Conversations(WordTokenizer(), chat=False)
-    return Bench(config, Path("target"), Path("head"), Path("out"), ("E5",), [], [], talk)
+    return Bench(config, Path("target"), Path("head"), Path("out"), [], [], talk)
 
 
 @pytest.fixture

@@ -47,12 +47,6 @@ class FakePool:
         self.hosts |= {name: FakeHost(self, name) for name in alive}
         return {name: self.refused[name] for name in wanted if name in self.refused}
 
-    def __contains__(self, name):
-        return name in self.hosts
-
-    def __getitem__(self, name):
-        return self.hosts[name]
-
     def fail(self, name, error):
         self.end(name)
 
@@ -75,7 +69,7 @@ def start(tmp_path, monkeypatch):
     def new(rank=Rank(0, 1), **keys):  # noqa: B008
         config = BenchConfig(**{"repeats": 2, **keys})
         talk = Conversations(WordTokenizer(), chat=False)
-        bench = Bench(config, tmp_path, tmp_path, tmp_path, ("E1",), [], [], talk)
+        bench = Bench(config, tmp_path, tmp_path, tmp_path, [], [], talk)
         return Session(bench, rank)
 
     return new
@@ -88,7 +82,7 @@ def group(*methods, prompts=PROMPTS, **keys):
 def test_ranks_share_the_prompts_and_make_the_records_of_one(start, tmp_path):
     for rank in range(2):
         start(Rank(rank, 2)).measure(group())
-    expected = {group().key(m, p, turn, r) for m, p, turn, r in group().answers(2)}
+    expected = {key for _, key in group().answers(2)}
     found = read_records(tmp_path)
     assert found.keys() == expected
     assert all(r["rank"] == int(r["prompt"][1:]) % 2 for r in found.values())

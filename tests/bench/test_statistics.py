@@ -3,19 +3,25 @@
 
 import pytest
 
+from vllm_eagle_pangu.bench.groups import Group
+from vllm_eagle_pangu.bench.records import Key
 from vllm_eagle_pangu.bench.statistics import (
-    restrict,
-    runs_of,
+    answers_of,
     speedups,
     summary,
     tau,
     tokens_per_second,
 )
+from vllm_eagle_pangu.measure.method import tree
 from vllm_eagle_pangu.measure.statistics import percentile
 
+METHOD = tree((4, 5, 16))
+KEY = Key("E1", "g", METHOD.name, 0.0, "a", 0, 0)
 
-def record(seconds, tokens=10, drafts=0, accepted=0, output=(1, 2), **key):
+
+def record(prompt, repeat, seconds, tokens=10, drafts=0, accepted=0, output=(1, 2), **key):
     return {
+        **KEY._replace(prompt=prompt, repeat=repeat, **key)._asdict(),
         "output_tokens": tokens,
         "seconds": seconds,
         "drafts": drafts,
@@ -24,22 +30,24 @@ def record(seconds, tokens=10, drafts=0, accepted=0, output=(1, 2), **key):
         "ttft_ms": 5.0,
         "tpot_ms": 2.0,
         "steps_ms": [1.0, 3.0],
-        **key,
     }
 
 
 # Two prompts, two repeats. The machine was half as fast in the second repeat.
-PLAIN = {
-    ("a", 0): {0: record(1.0), 1: record(2.0)},
-    ("b", 0): {0: record(2.0, tokens=20), 1: record(4.0, tokens=20)},
-}
-TREE = {
-    ("a", 0): {0: record(0.5, drafts=3, accepted=7), 1: record(1.0, drafts=3, accepted=7)},
-    ("b", 0): {
-        0: record(0.5, tokens=20, drafts=5, accepted=9, output=(1, 3)),
-        1: record(4.0, tokens=20, drafts=5, accepted=9, output=(1, 3)),
-    },
-}
+PLAIN = [
+    *(record("a", 0, 1.0), record("a", 1, 2.0)),
+    *(record("b", 0, 2.0, tokens=20), record("b", 1, 4.0, tokens=20)),
+]
+TREE = [
+    *(
+        record("a", repeat, seconds, drafts=3, accepted=7)
+        for repeat, seconds in ((0, 0.5), (1, 1.0))
+    ),
+    *(
+        record("b", repeat, seconds, tokens=20, drafts=5, accepted=9, output=(1, 3))
+        for repeat, seconds in ((0, 0.5), (1, 4.0))
+    ),
+]
 
 
 def test_percentiles_are_interpolated():
@@ -78,22 +86,21 @@ def test_the_summary_states_the_spread():
 
 
 def test_without_plain_there_is_no_ratio():
-    assert "speedup" not in summary(TREE, {})
+    assert "speedup" not in summary(TREE, [])
 
 
 def test_an_answer_that_plain_lacks_is_not_compared():
-    plain = {("a", 0): {1: record(2.0)}}
+    plain = [record("a", 1, 2.0)]
     assert speedups(TREE, plain) == ([2.0], [2.0])
+    assert summary(TREE, plain)["same_as_plain"] == 1
 
 
-def test_runs_are_of_one_group_and_hold_no_errors():
-    key = {"experiment": "E1", "group": "g", "method": "m", "temperature": 0.0, "turn": 0}
+def test_answers_are_of_one_group_and_hold_no_errors():
     records = [
-        record(1.0, **key, prompt="a", repeat=0),
-        {**key, "prompt": "b", "repeat": 0, "error": "none"},
-        record(1.0, **{**key, "group": "other"}, prompt="a", repeat=0),
-        record(1.0, **{**key, "temperature": 1.0}, prompt="a", repeat=0),
+        record("a", 0, 1.0),
+        {**KEY._replace(prompt="b")._asdict(), "error": "none"},
+        record("a", 0, 1.0, group="other"),
+        record("a", 0, 1.0, method="other"),
+        record("a", 0, 1.0, temperature=1.0),
     ]
-    runs = runs_of(records, "E1", "g", "m")
-    assert list(runs) == [("a", 0)]
-    assert restrict(runs, ["b"]) == {}
+    assert answers_of(records, Group("E1", "g", (METHOD,), ()), METHOD) == records[:1]

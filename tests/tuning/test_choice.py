@@ -10,7 +10,7 @@ from vllm_eagle_pangu.config import TreeConfig
 from vllm_eagle_pangu.core.adaptive import Account
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.measure.method import PLAIN, adaptive, chain, own_chain, tree
-from vllm_eagle_pangu.tuning.choice import Choice, explained, mean_ratio, verdict
+from vllm_eagle_pangu.tuning.choice import Choice, explained
 from vllm_eagle_pangu.tuning.report import write
 from vllm_eagle_pangu.tuning.settings import Settings
 from vllm_eagle_pangu.tuning.tune import Outcome, methods
@@ -21,10 +21,10 @@ PAYS = Account(True, 430.0, 512.25, 0.0093, 0.0088, 0.00021, 0.0011, 0.002)
 
 def test_the_fastest_at_each_batch_size_and_the_fastest_over_all():
     ratios = {1: {PLAIN: 1.0, NARROW: 1.5, WIDE: 2.0}, 16: {PLAIN: 1.0, NARROW: 1.4, WIDE: 0.8}}
-    chosen = Choice.of(ratios)
+    chosen = Choice(ratios)
     assert chosen.best == {1: WIDE, 16: NARROW} and chosen.overall == NARROW
-    assert mean_ratio(ratios, NARROW) == pytest.approx((1.5 * 1.4) ** 0.5)
-    first, second = verdict(ratios, chosen)
+    assert chosen.mean(NARROW) == pytest.approx((1.5 * 1.4) ** 0.5)
+    first, second = chosen.verdict()
     assert first == "Fastest at batch 1, 16: tree-2-3-6, 1.45 x plain."
     assert second == "At batch 1 alone, tree-4-5-16 is 1.33 x as fast as that."
 
@@ -40,11 +40,12 @@ def test_the_fastest_at_each_batch_size_and_the_fastest_over_all():
 )
 def test_chains_and_no_speculation_are_answers_too(fastest, says):
     ratios = {1: {PLAIN: 1.0, WIDE: 0.9} | ({} if fastest == PLAIN else {fastest: 2.0})}
-    assert verdict(ratios, Choice.of(ratios)) == [says]
+    assert Choice(ratios).verdict() == [says]
 
 
 def test_plain_decoding_is_the_choice_where_speculation_gains_next_to_nothing():
-    assert Choice.of({1: {PLAIN: 1.0, WIDE: 1.01}}) == Choice(PLAIN, {1: PLAIN})
+    chosen = Choice({1: {PLAIN: 1.0, WIDE: 1.01}})
+    assert (chosen.overall, chosen.best) == (PLAIN, {1: PLAIN})
 
 
 def test_why_trees_are_drafted_or_not_is_a_sentence():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.demo.pair import Pair
 from vllm_eagle_pangu.measure.prompts import read_texts, spread
@@ -68,8 +69,9 @@ def test_bad_prompt_files_are_named(tmp_path, text, message):
 
 def test_command_reports_a_missing_prompt_file_on_stderr_and_returns_2(tmp_path, capsys):
     missing = str(tmp_path / "none.jsonl")
-    assert run(arguments(*PARTS, "--prompts", missing)) == 2
-    assert f"--prompts='{missing}': cannot be read" in capsys.readouterr().err
+    assert main(["tune", *PARTS, "--prompts", missing]) == 2
+    said = capsys.readouterr().err
+    assert f"eagle-pangu tune: eagle_pangu: --prompts='{missing}': cannot be read" in said
 
 
 def test_a_pair_fills_in_what_is_missing_and_leaves_what_was_given(prompts):
@@ -93,7 +95,7 @@ def test_a_pair_is_asked_as_its_users_ask_it(prompts, monkeypatch, tmp_path):
 
 
 def test_a_pair_that_is_not_there_is_named(prompts):
-    with pytest.raises(ValueError, match=r"no such pair: .*none/target.* Say demo or smollm2"):
+    with pytest.raises(FileNotFoundError, match=r"no such pair: .*none/target.* demo or smollm2"):
         Settings.from_arguments(arguments("--pair", "none"))
 
 

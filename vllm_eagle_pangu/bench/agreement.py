@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether two runs of one benchmark found the same: every speed-up beside its twin."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

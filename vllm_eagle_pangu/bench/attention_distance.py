@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far back the drafter looks: the distance to each head's strongest key, teacher-forced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`eagle-pangu bench --config X.yaml`: measure, resume, merge, report, compare."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

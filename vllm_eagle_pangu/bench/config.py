@@ -5,8 +5,6 @@ General keys, and a section for each experiment that is run; see configs/bench/d
 experiment's `prompts` is how many of the general selection it takes, null for all of them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, field, replace
@@ -115,10 +113,15 @@ class BudgetConfig:
     prompts: Count | None = None
 
     def __post_init__(self) -> None:
-        by_nodes = [(self.width, self.depth, nodes) for nodes in self.nodes]
-        by_depth = [(self.width, depth, self.depth_nodes) for depth in self.depths]
-        checked(tuple[Tree, ...], by_nodes, "budget.nodes")
-        checked(tuple[Tree, ...], by_depth, "budget.depths")
+        for key, shapes in self.sweeps().items():
+            checked(tuple[Tree, ...], shapes, f"budget.{key}")
+
+    def sweeps(self) -> dict[str, list[Shape]]:
+        """The shapes of either, by the key that says them."""
+        return {
+            "nodes": [(self.width, self.depth, nodes) for nodes in self.nodes],
+            "depths": [(self.width, depth, self.depth_nodes) for depth in self.depths],
+        }
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -5,8 +5,6 @@ Between requests an engine's process waits in a read and takes no processor time
 pipe ends it, so it does not outlive the process that asks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -131,30 +129,24 @@ class EnginePool:
 
     def __init__(self, model: str, options: dict[str, Any], limit: int) -> None:
         self._model, self._options, self._limit = model, options, limit
-        self._hosts: dict[str, EngineHost] = {}
+        self.hosts: dict[str, EngineHost] = {}
         self._failed: dict[str, str] = {}
 
     def load(self, wanted: dict[str, dict[str, Any] | None]) -> dict[str, str]:
         """Load an engine per name -> speculative config; the errors of those that failed."""
         assert len(wanted) <= self._limit, "groups are cut to the pool's limit"
-        missing = [name for name in wanted if name not in self._hosts and name not in self._failed]
-        idle = [name for name in self._hosts if name not in wanted]
-        for name in idle[: max(0, len(self._hosts) + len(missing) - self._limit)]:
+        missing = [name for name in wanted if name not in self.hosts and name not in self._failed]
+        idle = [name for name in self.hosts if name not in wanted]
+        for name in idle[: max(0, len(self.hosts) + len(missing) - self._limit)]:
             self.end(name)
         for name in missing:
-            self._hosts[name] = EngineHost(self._model, wanted[name], self._options)
+            self.hosts[name] = EngineHost(self._model, wanted[name], self._options)
         for name in missing:
             try:
-                self._hosts[name].wait()
+                self.hosts[name].wait()
             except EngineError as error:
                 self.fail(name, error)
         return {name: self._failed[name] for name in wanted if name in self._failed}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._hosts
-
-    def __getitem__(self, name: str) -> EngineHost:
-        return self._hosts[name]
 
     def fail(self, name: str, error: EngineError) -> None:
         """End an engine for good, for this reason."""
@@ -162,10 +154,10 @@ class EnginePool:
         self.end(name)
 
     def end(self, name: str, patience_s: float = STOP_TIMEOUT_S) -> None:
-        host = self._hosts.pop(name, None)
+        host = self.hosts.pop(name, None)
         if host is not None:
             host.stop(patience_s)
 
     def close(self, patience_s: float = STOP_TIMEOUT_S) -> None:
-        for name in list(self._hosts):
+        for name in list(self.hosts):
             self.end(name, patience_s)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures, as SVG: text that can be committed. Without matplotlib there are none."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial

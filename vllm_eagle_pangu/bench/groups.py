@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups: methods that are measured on the same prompts in one interleaving, plain among them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,17 +29,17 @@ class Group:
     traced: bool = False
 
     def key(self, method: Method, prompt: Prompt, turn: int, repeat: int) -> Key:
-        """Of the record of one answer; the order of `records.KEY`."""
-        temperature = float(self.temperature)
-        return self.experiment, self.name, method.name, temperature, prompt.id, turn, repeat
+        """Of the record of one answer."""
+        place = self.experiment, self.name, method.name, float(self.temperature)
+        return Key(*place, prompt.id, turn, repeat)
 
-    def answers(self, repeats: int) -> Iterator[tuple[Method, Prompt, int, int]]:
-        """Every (method, prompt, turn, repeat) of the group."""
+    def answers(self, repeats: int) -> Iterator[tuple[Prompt, Key]]:
+        """Every prompt with the keys of its answers."""
         for repeat, prompt, method in product(range(repeats), self.prompts, self.methods):
             for turn in range(len(prompt.turns)):
-                yield method, prompt, turn, repeat
+                yield prompt, self.key(method, prompt, turn, repeat)
 
-    def cut(self, engines: int) -> list[Group]:
+    def cut(self, engines: int) -> "list[Group]":
         """Parts of at most `engines` methods, each with its own plain decoding to compare with."""
         if len(self.methods) <= engines:
             return [self]

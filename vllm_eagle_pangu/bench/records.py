@@ -1,26 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records: one line for each measurement, appended as soon as it is there, merged by key."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from vllm_eagle_pangu.measure.files import write_csv
 
 Record = dict[str, Any]
-Key = tuple[Any, ...]
 
-KEY = ("experiment", "group", "method", "temperature", "prompt", "turn", "repeat")
+
+class Key(NamedTuple):
+    """What tells a record from all others."""
+
+    experiment: str
+    group: str
+    method: str
+    temperature: float
+    prompt: str
+    turn: int
+    repeat: int
+
+
 # What depends on the prompt and the method alone: the same whoever measured it, and when.
 COUNTS = ("prompt_tokens", "output_tokens", "drafts", "drafted", "accepted", "full_drafts", "tau")
 
 
 def key_of(record: Record) -> Key:
-    return tuple(record[name] for name in KEY)
+    return Key(*(record[name] for name in Key._fields))
 
 
 def record_file(folder: Path, rank: int) -> Path:
@@ -54,9 +63,9 @@ def read_records(folder: Path) -> dict[Key, Record]:
 
 def write_counts(records: Iterable[Record], path: Path) -> None:
     """The records without their times, as CSV; the output as a digest of its token ids."""
-    rows = []
+    columns, rows = (*Key._fields, *COUNTS), []
     for record in records:
         if "output_ids" in record:
             digest = hashlib.sha256(json.dumps(record["output_ids"]).encode()).hexdigest()[:16]
-            rows.append({**{name: record[name] for name in (*KEY, *COUNTS)}, "output": digest})
-    write_csv(rows, path, [*KEY, *COUNTS, "output"])
+            rows.append({**{name: record[name] for name in columns}, "output": digest})
+    write_csv(rows, path, [*columns, "output"])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run leaves: results.json, a CSV for each table, report.md, figures, compare.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path

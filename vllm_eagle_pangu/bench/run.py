@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A benchmark run: plan, measure this rank's share; rank 0 waits, merges and writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -58,8 +56,9 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
     target, head = _pair(config)
     out = out.resolve()
     _claim(out, config, rank, resume)
-    bench = plan(config, target, head, out, chosen)
+    bench = plan(config, target, head, out)
     experiments = [kind(bench) for kind in EXPERIMENTS if kind.key in chosen]
+    # E1's first: E6 looks at what of it is measured there.
     for experiment in experiments:
         groups = experiment.groups()
         bench.parts[experiment.key] = [p for group in groups for p in group.cut(config.hosts)]
@@ -90,9 +89,7 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
     return _conclude(bench, experiments, missing)
 
 
-def plan(
-    config: BenchConfig, target: Path, head: Path, out: Path, chosen: tuple[str, ...]
-) -> Bench:
+def plan(config: BenchConfig, target: Path, head: Path, out: Path) -> Bench:
     """Read and select the prompts; the same in every rank."""
     from transformers import AutoTokenizer
 
@@ -117,7 +114,7 @@ def plan(
     if config.window is not None:
         wanted = replace(config.prompts, choice="longest", count=config.window.prompts)
         longest = select(prompts, length, replace(wanted, max_tokens=None), room)
-    return Bench(config, target, head, out, chosen, selected, longest, conversations)
+    return Bench(config, target, head, out, selected, longest, conversations)
 
 
 def missing_prompts(bench: Bench, rank: Rank, ranks: Iterable[int]) -> dict[int, list[str]]:
@@ -126,9 +123,9 @@ def missing_prompts(bench: Bench, rank: Rank, ranks: Iterable[int]) -> dict[int,
     found: dict[int, set[str]] = {other: set() for other in ranks}
     for parts in bench.parts.values():
         for part in parts:
-            for method, prompt, turn, repeat in part.answers(bench.config.repeats):
+            for prompt, key in part.answers(bench.config.repeats):
                 owner = rank.owner(prompt.index)
-                if owner in found and part.key(method, prompt, turn, repeat) not in there:
+                if owner in found and key not in there:
                     found[owner].add(prompt.id)
     return {other: sorted(prompts) for other, prompts in found.items() if prompts}
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures groups on this rank's prompts, recording every answer as soon as it is there."""
 
-from __future__ import annotations
-
 import json
 import time
 import zlib
@@ -10,10 +8,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from vllm_eagle_pangu.bench.config import BenchConfig
-from vllm_eagle_pangu.bench.engines import STOP_TIMEOUT_S, EngineError, EnginePool
+from vllm_eagle_pangu.bench.engines import STOP_TIMEOUT_S, EngineError, EnginePool, Request
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group, rounds
-from vllm_eagle_pangu.bench.records import KEY, Key, Record, open_records, read_records, record_file
+from vllm_eagle_pangu.bench.records import Key, Record, open_records, read_records, record_file
 from vllm_eagle_pangu.bench.sharding import Rank
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.prompts import Prompt
@@ -51,16 +49,16 @@ class Session:
 
     def record(self, key: Key, content: Record) -> None:
         """Keep and append one record; `content` without the key."""
-        record = {**dict(zip(KEY, key, strict=True)), **content, "rank": self.rank.rank}
+        record = {**key._asdict(), **content, "rank": self.rank.rank}
         self.records[key] = record
         self._file.write(json.dumps(record) + "\n")
 
     def measure(self, group: Group) -> None:
         """Measure what is missing of a group, on the prompts of this rank."""
         own = replace(group, prompts=tuple(p for p in group.prompts if self.rank.owns(p.index)))
-        lacking = [one for one in own.answers(self.config.repeats) if not self.has(own.key(*one))]
-        missing = {method for method, *_ in lacking}
-        wanted = {self._engine(own, m): m for m in own.methods if m in missing}
+        answers = own.answers(self.config.repeats)
+        missing = {key.method for _, key in answers if not self.has(key)}
+        wanted = {self._engine(own, m): m for m in own.methods if m.name in missing}
         if not wanted:
             return
         begin = time.monotonic()
@@ -69,8 +67,7 @@ class Session:
             self._give_up(own, wanted[name], error)
         loaded = time.monotonic()
         for repeat, method, block in rounds(own, self.config.repeats):
-            if self._engine(own, method) in wanted.keys() - errors.keys():
-                self._measure_block(own, method, block, repeat)
+            self._measure_block(own, method, block, repeat)
         if own.traced:
             # A trace is complete once its engine has ended.
             for name, method in wanted.items():
@@ -98,22 +95,21 @@ class Session:
     def _measure_block(
         self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int
     ) -> None:
-        """Turn after turn, as long as the engine lives."""
+        """Turn after turn what is missing, as long as the engine lives."""
         name = self._engine(group, method)
         for turn in range(max(len(prompt.turns) for prompt in block)):
-            if name not in self._pool:
+            if name not in self._pool.hosts:
                 return
-            requests: dict[Key, dict[str, Any]] = {}
+            requests: dict[Key, Request] = {}
             for prompt in block:
                 key = group.key(method, prompt, turn, repeat)
                 if turn < len(prompt.turns) and not self.has(key):
-                    request = self._request(group, method, prompt, turn, repeat)
-                    if request is not None:
-                        requests[key] = request
+                    requests |= self._request(prompt, key)
             if not requests:
                 continue
+            host = self._pool.hosts[name]
             try:
-                answers = self._pool[name].measure(list(requests.values()), group.forward_times)
+                answers = host.measure(list(requests.values()), group.forward_times)
                 for key, figures in zip(requests, answers, strict=True):
                     self.record(key, figures)
             except EngineError as error:
@@ -121,30 +117,27 @@ class Session:
                 self._give_up(group, method, str(error))
             time.sleep(SETTLE_S)
 
-    def _request(
-        self, group: Group, method: Method, prompt: Prompt, turn: int, repeat: int
-    ) -> dict[str, Any] | None:
-        """The request, or None and an error's record where it cannot be asked."""
-        key = group.key(method, prompt, turn, repeat)
-        earlier = [group.key(method, prompt, before, repeat) for before in range(turn)]
+    def _request(self, prompt: Prompt, key: Key) -> dict[Key, Request]:
+        """The request of a key; none, but an error's record, where it cannot be asked."""
+        earlier = [key._replace(turn=before) for before in range(key.turn)]
         if not all(self.has(before) for before in earlier):
             self.record(key, {"error": "the turn before it has no answer"})
-            return None
+            return {}
         ids = self.bench.conversations.ids(prompt, [self.records[k]["output_ids"] for k in earlier])
         tokens, room = self.config.tokens, self.config.engine.max_model_len
         if len(ids) + tokens > room:
             self.record(key, {"error": f"{len(ids)} tokens and {tokens} more exceed {room}"})
-            return None
+            return {}
         params: dict[str, Any] = {"max_tokens": tokens, "ignore_eos": self.config.ignore_eos}
-        params["temperature"] = group.temperature
-        if group.temperature > 0:
+        params["temperature"] = key.temperature
+        if key.temperature > 0:
             # Of the prompt and the repeat alone: the same whichever rank asks.
-            params["seed"] = self.config.seed + zlib.crc32(f"{prompt.id} {turn} {repeat}".encode())
-        return {"id": " ".join(map(str, key)), "ids": ids, "params": params}
+            place = f"{key.prompt} {key.turn} {key.repeat}"
+            params["seed"] = self.config.seed + zlib.crc32(place.encode())
+        return {key: {"id": " ".join(map(str, key)), "ids": ids, "params": params}}
 
     def _give_up(self, group: Group, method: Method, error: str) -> None:
         print(f"[rank {self.rank.rank}] {group.experiment} {method.name}: {error}", flush=True)
-        for other, prompt, turn, repeat in group.answers(self.config.repeats):
-            key = group.key(other, prompt, turn, repeat)
-            if other == method and not self.has(key):
+        for _, key in group.answers(self.config.repeats):
+            if key.method == method.name and not self.has(key):
                 self.record(key, {"error": error})

@@ -6,8 +6,6 @@ which the system lifts when the process ends, however that happens; rank 0 waits
 their locks.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time
@@ -32,7 +30,7 @@ class Rank:
     world_size: int = 1
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Rank:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Rank":
         """From RANK and WORLD_SIZE, as torchrun sets them; without them a single rank.
 
         Raises ValueError for a rank outside of the world.

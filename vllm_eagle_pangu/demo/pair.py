@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pairs that come along, by name: a target, its head, and held-out prompts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,16 +37,11 @@ class Pair:
         texts = read_texts(str(self.prompts))
         if not self.chat:
             return [text for text in texts if MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS][:limit]
-        ask = asked(self.target)
-        return [ask(text) for text in spread([t for t in texts if len(t) <= MAX_CHARACTERS], limit)]
+        from transformers import AutoTokenizer
 
-
-def asked(target: Path) -> Callable[[str], str]:
-    """A function that puts a user's words into the target's chat template."""
-    from transformers import AutoTokenizer
-
-    conversations = Conversations(AutoTokenizer.from_pretrained(target), chat=True)
-    return lambda text: conversations.text(Prompt("", 0, (text,)))
+        chat = Conversations(AutoTokenizer.from_pretrained(self.target), chat=True)
+        chosen = spread([text for text in texts if len(text) <= MAX_CHARACTERS], limit)
+        return [chat.text(Prompt("", 0, (text,))) for text in chosen]
 
 
 def find(name: str | None = None) -> Pair:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's engine in this process: generates, is timed step by step, counts, and is watched."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time
@@ -100,7 +98,7 @@ class Engine:
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -120,19 +118,6 @@ class Engine:
     def generate(self, prompts: Iterable[Sequence[int]], **params: Any) -> list[list[int]]:
         """Token ids of a completion per prompt."""
         return [list(a.outputs[0].token_ids) for a in self.answers(prompts, **params)]
-
-    def steps(
-        self, prompt: Sequence[int], name: str | None = None, **params: Any
-    ) -> Iterator[tuple[float, list[int]]]:
-        """One request: after each step its milliseconds and all tokens so far."""
-        begin, tokens = time.perf_counter(), list[int]()
-        self._add(prompt, params, name=name)
-        while self.vllm.has_unfinished_requests():
-            outputs = self.vllm.step()
-            now = time.perf_counter()
-            tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
-            yield 1e3 * (now - begin), tokens
-            begin = now
 
     def serve(
         self,
@@ -183,8 +168,14 @@ class Engine:
         tokens: list[int] = []
         first = 0
         with timed(spent, self.modules() if forward_times else {}):
-            for milliseconds, tokens in self.steps(prompt, name, **params):
-                took.append(milliseconds)
+            begin = time.perf_counter()
+            self._add(prompt, params, name)
+            while self.vllm.has_unfinished_requests():
+                outputs = self.vllm.step()
+                now = time.perf_counter()
+                took.append(1e3 * (now - begin))
+                begin = now
+                tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
                 parts.append(dict(spent))
                 spent.clear()
                 first = first or (len(took) if tokens else 0)
@@ -222,7 +213,7 @@ class Engine:
 
     @contextmanager
     def watched(
-        self, policy: TreePolicy | None = None, drafter: Drafter | None = None
+        self, policy: "TreePolicy | None" = None, drafter: "Drafter | None" = None
     ) -> Iterator[None]:
         """While open, a step of this plugin has these parts in place of its own."""
         step = self.runner.step

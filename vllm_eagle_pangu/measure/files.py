@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What measurements are written as: JSON with its provenance, CSV, tables."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to decode: plain, with vLLM's own eagle3 chains, with this plugin's chains and trees."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts: held-out code and instructions, HumanEval, MT-Bench; selection; chat templates."""
 
-from __future__ import annotations
-
 import gzip
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field, StrictInt, ValidationError, create_model
 
 from vllm_eagle_pangu.config import refusal
 
@@ -18,9 +17,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MT_BENCH_TURNS = 2
-# The key of a prompt's name, by source.
-_ID = {"heldout": "id", "instructions": "id", "humaneval": "task_id"}
+# By source the keys of a line: of a prompt's name, and of what is asked.
+_KEYS = {
+    "heldout": ("id", "prompt"),
+    "instructions": ("id", "prompt"),
+    "humaneval": ("task_id", "prompt"),
+    "mt_bench": ("question_id", "turns"),
+}
+_TEXT = Annotated[str, Field(min_length=1)], '"..."'
+# Of the keys that hold no text: their types, and how they are written.
+_TYPES: dict[str, tuple[Any, str]] = {
+    "question_id": (StrictInt | Annotated[str, Field(min_length=1)], "81"),
+    "turns": (Annotated[tuple[str, ...], Field(min_length=1, max_length=2)], '["...", "..."]'),
+}
 # Written by training/instructions.py, from the side that no head is trained on.
 INSTRUCTIONS = Path(__file__).with_name("instructions.jsonl")
 
@@ -35,23 +44,11 @@ class Prompt:
 
 
 def read_prompts(source: str, path: Path) -> list[Prompt]:
-    """The prompts of a file of that kind, in its order.
-
-    Raises ValueError for a missing file, a line that is no JSON object, or one without a key.
-    """
-    if not path.is_file():
-        raise refusal("prompts.path", str(path), "no such file", f"name a {source} JSONL file")
-    prompts = []
-    for index, (number, entry) in enumerate(json_lines(path)):
-        place = f"{path}:{number}"
-        if not isinstance(entry, dict):
-            raise refusal("prompts.path", place, "no JSON object", "one object per line")
-        if source == "mt_bench":
-            prompts.append(_mt_bench(entry, place, index))
-        else:
-            texts = [_text(entry, key, place) for key in (_ID[source], "prompt")]
-            prompts.append(Prompt(texts[0], index, (texts[1],)))
-    return prompts
+    """The prompts of a file of that kind, in its order. Raises ValueError as `read_lines` does."""
+    lines = enumerate(read_lines(path, _KEYS[source], "prompts.path"))
+    if source == "mt_bench":
+        return [Prompt(f"mt-bench-{number}", index, turns) for index, (number, turns) in lines]
+    return [Prompt(name, index, (text,)) for index, (name, text) in lines]
 
 
 def packaged_humaneval() -> Path:
@@ -64,54 +61,38 @@ def packaged_humaneval() -> Path:
 
 
 def read_texts(path: str, key: str = "prompt", option: str = "--prompts") -> list[str]:
-    """The texts of a file with one `{"prompt": str}` per line; further keys are passed over.
+    """The texts of a file with one `{"prompt": str}` per line. Raises as `read_lines` does."""
+    return [text for (text,) in read_lines(Path(path), (key,), option)]
+
+
+def read_lines(path: Path, keys: Sequence[str], option: str) -> list[tuple[Any, ...]]:
+    """Of each line of JSON, compressed or not, the values of these keys; others are passed over.
 
     Raises ValueError for a file that cannot be read, is empty, or has a line of another form.
     """
-    mend = f'write one {{"{key}": "..."}} per line'
-    try:
-        lines = list(json_lines(Path(path)))
-    except (OSError, UnicodeDecodeError) as error:
-        raise refusal(option, path, f"cannot be read ({error})", mend) from error
-    texts: list[str] = []
-    for number, entry in lines:
-        text = entry.get(key) if isinstance(entry, dict) else None
-        if not isinstance(text, str) or not text:
-            raise refusal(option, path, f"line {number} holds no {key}", mend)
-        texts.append(text)
-    if not texts:
-        raise refusal(option, path, f"holds no {key}", mend)
-    return texts
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Number and value of every line that is not empty; None for one that is no JSON."""
+    types = {key: _TYPES.get(key, _TEXT) for key in keys}
+    wanted: dict[str, Any] = {key: (kind, ...) for key, (kind, _) in types.items()}
+    form = create_model("Line", **wanted)
+    shown = ", ".join(f'"{key}": {example}' for key, (_, example) in types.items())
+    mend = f"write one {{{shown}}} per line"
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                try:
-                    yield number, json.loads(line)
-                except ValueError:
-                    yield number, None
-
-
-def _text(entry: dict[str, Any], key: str, place: str) -> str:
-    value = entry.get(key)
-    if not isinstance(value, str) or not value:
-        raise refusal("prompts.path", place, f'no text "{key}"', "check prompts.source")
-    return value
-
-
-def _mt_bench(entry: dict[str, Any], place: str, index: int) -> Prompt:
-    number, turns = entry.get("question_id"), entry.get("turns")
-    if not isinstance(number, (int, str)) or isinstance(number, bool):
-        raise refusal("prompts.path", place, 'no "question_id"', "check prompts.source")
-    texts = isinstance(turns, list) and all(isinstance(turn, str) for turn in turns)
-    if not texts or not 1 <= len(turns or []) <= MT_BENCH_TURNS:
-        raise refusal("prompts.path", place, '"turns" is no list of one or two texts', "mend it")
-    assert turns is not None
-    return Prompt(f"mt-bench-{number}", index, tuple(turns))
+    try:
+        with opened(path, "rt", encoding="utf-8") as file:
+            lines = [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise refusal(option, str(path), f"cannot be read ({error})", mend) from error
+    found = []
+    for number, line in lines:
+        try:
+            entry = form.model_validate_json(line)
+        except ValidationError as error:
+            # Of a line that is no JSON object, not one key.
+            (lacking,) = error.errors()[0]["loc"][:1] or keys[:1]
+            raise refusal(option, str(path), f"line {number} holds no {lacking}", mend) from None
+        found.append(tuple(getattr(entry, key) for key in keys))
+    if not found:
+        raise refusal(option, str(path), f"holds no {keys[-1]}", mend)
+    return found
 
 
 class Conversations:
@@ -150,7 +131,7 @@ class Conversations:
 
 
 def select(
-    prompts: Sequence[Prompt], length: Callable[[Prompt], int], config: PromptConfig, room: int
+    prompts: Sequence[Prompt], length: Callable[[Prompt], int], config: "PromptConfig", room: int
 ) -> list[Prompt]:
     """The prompts to measure: within the token bounds and `room`, by `config.choice`.
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rates, spreads, and what speculation can give by the usual formulas."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any

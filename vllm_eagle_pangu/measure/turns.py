@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of measuring: neighbours in time are compared, so that a slow minute slows them all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 

@@ -11,47 +11,46 @@ from vllm_eagle_pangu.measure.method import PLAIN, Method
 # Plain decoding is beaten by more than this, or it is the choice: it is simpler.
 MARGIN = 1.02
 
-# By batch size, each method's speed relative to plain decoding's, which is one of them.
-Ratios = Mapping[int, Mapping[Method, float]]
-
 
 @dataclass(frozen=True)
 class Choice:
-    """`overall`: the fastest by `mean_ratio` over the batch sizes; `best`: at each of them."""
+    """`ratios`: by batch size, each method's speed relative to plain decoding's, which is one of
+    them; every method was run at every batch size."""
 
-    overall: Method
-    best: dict[int, Method]
+    ratios: Mapping[int, Mapping[Method, float]]
 
-    @classmethod
-    def of(cls, ratios: Ratios) -> "Choice":
-        """Every method was run at every batch size."""
-        overall = {method: mean_ratio(ratios, method) for method in next(iter(ratios.values()))}
-        return cls(_fastest(overall), {batch: _fastest(each) for batch, each in ratios.items()})
+    @property
+    def overall(self) -> Method:
+        """The fastest by its mean over the batch sizes."""
+        return _fastest({method: self.mean(method) for method in next(iter(self.ratios.values()))})
+
+    @property
+    def best(self) -> dict[int, Method]:
+        """The fastest at each of them."""
+        return {batch: _fastest(each) for batch, each in self.ratios.items()}
+
+    def mean(self, method: Method) -> float:
+        """Geometric, of the ratios."""
+        return geometric_mean(each[method] for each in self.ratios.values())
+
+    def verdict(self) -> list[str]:
+        """What to do, in sentences."""
+        chosen, sizes = self.overall, ", ".join(map(str, sorted(self.ratios)))
+        if chosen == PLAIN:
+            says = [f"No speculation is fastest at batch {sizes}: leave speculative_config out."]
+        else:
+            says = [f"Fastest at batch {sizes}: {chosen.name}, {self.mean(chosen):.2f} x plain."]
+        for batch, method in sorted(self.best.items()):
+            if method != chosen:
+                gain = self.ratios[batch][method] / self.ratios[batch][chosen]
+                more = f"At batch {batch} alone, {method.name} is {gain:.2f} x as fast as that."
+                says.append(more)
+        return says
 
 
 def _fastest(ratios: Mapping[Method, float]) -> Method:
     fastest = max(ratios, key=lambda method: ratios[method])
     return fastest if ratios[fastest] > MARGIN else PLAIN
-
-
-def mean_ratio(ratios: Ratios, method: Method) -> float:
-    """Geometric mean over the batch sizes."""
-    return geometric_mean(each[method] for each in ratios.values())
-
-
-def verdict(ratios: Ratios, choice: Choice) -> list[str]:
-    """What to do, in sentences."""
-    chosen, sizes = choice.overall, ", ".join(map(str, sorted(ratios)))
-    if chosen == PLAIN:
-        says = [f"No speculation is fastest at batch {sizes}: leave speculative_config out."]
-    else:
-        factor = mean_ratio(ratios, chosen)
-        says = [f"Fastest at batch {sizes}: {chosen.name}, {factor:.2f} x plain."]
-    for batch, method in sorted(choice.best.items()):
-        if method != chosen:
-            gain = ratios[batch][method] / ratios[batch][chosen]
-            says.append(f"At batch {batch} alone, {method.name} is {gain:.2f} x as fast as that.")
-    return says
 
 
 def explained(batch: int, account: Account) -> str:

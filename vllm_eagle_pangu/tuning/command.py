@@ -41,13 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune, write the files. 2 for what the user has to mend, or what the run itself returned."""
-    try:
-        settings = Settings.from_arguments(arguments)
-        read_texts(settings.prompts)
-    except ValueError as error:
-        print(f"eagle-pangu tune: {error}", file=sys.stderr)
-        return 2
+    """Tune, write the files. Returns what the run itself did.
+
+    Raises ValueError and FileNotFoundError for what the user has to mend.
+    """
+    settings = Settings.from_arguments(arguments)
+    read_texts(settings.prompts)
     # A process of its own: libraries to preload and vLLM's variables must be set before it starts.
     os.environ.update(environment(os.environ, settings))
     process = multiprocessing.get_context("spawn").Process(target=measure, args=(settings,))

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_pangu.measure.files import markdown, write_csv, write_json
 from vllm_eagle_pangu.tracing.provenance import provenance
-from vllm_eagle_pangu.tuning.choice import explained, verdict
+from vllm_eagle_pangu.tuning.choice import explained
 from vllm_eagle_pangu.tuning.tune import Outcome, Row
 
 
@@ -31,7 +31,7 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
         str(batch): {
             "method": method.name,
             "speculative_config": method.speculative_config(head),
-            **_rounded({"ratio_to_plain": outcome.ratios[batch][method]}),
+            **_rounded({"ratio_to_plain": choice.ratios[batch][method]}),
         }
         for batch, method in choice.best.items()
     }
@@ -40,7 +40,7 @@ def summary(outcome: Outcome, rows: list[Row]) -> dict[str, Any]:
     return {
         "speculative_config": choice.overall.speculative_config(head),
         "method": choice.overall.name,
-        "verdict": verdict(outcome.ratios, choice),
+        "verdict": choice.verdict(),
         "by_batch_size": by_batch_size,
         "measured": rows,
         "settings": asdict(outcome.settings),
@@ -64,7 +64,7 @@ def table(outcome: Outcome) -> list[Row]:
 def page(outcome: Outcome, rows: list[Row]) -> str:
     """The verdict, the configuration, and a table for each batch size."""
     config = outcome.choice.overall.speculative_config(outcome.settings.head)
-    said = "\n".join(f"- {line}" for line in verdict(outcome.ratios, outcome.choice))
+    said = "\n".join(f"- {line}" for line in outcome.choice.verdict())
     parts = [f"# Tuned: {Path(outcome.settings.model).name}", said]
     if config is not None:
         parts.append(f"    --speculative-config '{json.dumps(config)}'")

@@ -70,16 +70,14 @@ class Settings:
     def from_arguments(cls, arguments: Namespace) -> "Settings":
         """Of the command line; `--pair` fills in what comes along.
 
-        Raises ValueError as the class does, and for a part that is missing.
+        Raises ValueError as the class does, and for a part that is missing; FileNotFoundError for a
+        pair that is not there.
         """
         values = {one.name: getattr(arguments, one.name) for one in fields(cls)}
         values["batch_sizes"] = _sizes(arguments.batch_sizes)
         values["engine_args"] = _json_object(arguments.engine_args)
         if arguments.pair:
-            try:
-                found = pair.find(arguments.pair)
-            except FileNotFoundError as error:
-                raise ValueError(str(error)) from error
+            found = pair.find(arguments.pair)
             if not values["prompts"]:
                 values["chat"] = found.chat
             parts = {"model": found.target, "head": found.draft, "prompts": found.prompts}

@@ -10,7 +10,7 @@ from typing import Any
 from vllm_eagle_pangu.core.adaptive import Account
 from vllm_eagle_pangu.measure.closed_loop import Loop, measure, requests
 from vllm_eagle_pangu.measure.method import PLAIN, Method, adaptive, chain, tree
-from vllm_eagle_pangu.tuning.choice import Choice, Ratios, explained, verdict
+from vllm_eagle_pangu.tuning.choice import Choice, explained
 from vllm_eagle_pangu.tuning.engines import Engines
 from vllm_eagle_pangu.tuning.settings import Prompt, Settings, encode
 
@@ -43,16 +43,13 @@ class Outcome:
     accounts: dict[int, Account] = field(default_factory=dict)
 
     @property
-    def ratios(self) -> Ratios:
-        """See `Ratios`."""
-        return {
-            batch: {method: row["ratio"] for method, row in rows.items()}
-            for batch, rows in self.measured.items()
-        }
-
-    @property
     def choice(self) -> Choice:
-        return Choice.of(self.ratios)
+        return Choice(
+            {
+                batch: {method: row["ratio"] for method, row in rows.items()}
+                for batch, rows in self.measured.items()
+            }
+        )
 
 
 def methods(device: str, sweep: bool) -> list[Method]:
@@ -79,7 +76,7 @@ def tune(settings: Settings) -> Outcome:
     left = methods(engines.device, settings.sweep)
     while left:
         left = _run(left, engines, prompts, outcome, say)
-    for line in verdict(outcome.ratios, outcome.choice):
+    for line in outcome.choice.verdict():
         say(line)
     outcome.seconds = time.monotonic() - begin
     return outcome

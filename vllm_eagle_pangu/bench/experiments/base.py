@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an experiment is: groups to measure, and a result made of their records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_eagle_pangu.bench.config import SECTIONS, BenchConfig, ThroughputConfig
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.bench.statistics import Runs, restrict, runs_of, summary
+from vllm_eagle_pangu.bench.statistics import answers_of, summary
 from vllm_eagle_pangu.measure.method import (
     PLAIN,
     Method,
@@ -55,7 +53,6 @@ class Bench:
     target: Path
     head: Path
     out: Path
-    chosen: tuple[str, ...]
     prompts: list[Prompt]
     longest: list[Prompt]
     conversations: Conversations
@@ -78,9 +75,6 @@ class Bench:
                 return part
         return None
 
-    def runs(self, records: list[Record], group: Group, method: Method) -> Runs:
-        return runs_of(records, group.experiment, group.name, method.name, group.temperature)
-
     def row(
         self,
         records: list[Record],
@@ -91,9 +85,10 @@ class Bench:
         """A method's figures against plain decoding of the same group; None without answers."""
         if group is None:
             return None
-        mine, plain = self.runs(records, group, method), self.runs(records, group, PLAIN)
+        mine, plain = (answers_of(records, group, each) for each in (method, PLAIN))
         if prompts is not None:
-            mine = restrict(mine, [prompt.id for prompt in prompts])
+            names = {prompt.id for prompt in prompts}
+            mine = [record for record in mine if record["prompt"] in names]
         return {"method": method.name, **summary(mine, plain)} if mine else None
 
 
@@ -113,7 +108,7 @@ class Experiment:
     def groups(self) -> list[Group]:
         return []
 
-    def after(self, session: Session, records: list[Record]) -> None:
+    def after(self, session: "Session", records: list[Record]) -> None:
         """Measured by rank 0 alone, once every rank's records are there."""
 
     def fill(self, result: Result, records: list[Record]) -> None:

@@ -4,8 +4,6 @@
 `vllm serve` and `vllm bench serve`: one point is one run of vLLM's own client.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -78,7 +76,7 @@ class Concurrency(Experiment):
         return tuple(method for method in (PLAIN, line, grown, *following) if method is not None)
 
     def _key(self, method: Method, level: int, repeat: int) -> Key:
-        return self.key, f"concurrency-{level}", method.name, 0.0, "all", 0, repeat
+        return Key(self.key, f"concurrency-{level}", method.name, 0.0, "all", 0, repeat)
 
     def after(self, session: Session, records: list[Record]) -> None:
         methods = self.methods(records)

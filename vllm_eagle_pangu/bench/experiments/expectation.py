@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """E7: the speed-up that acceptance and forward times promise, and the one that was measured."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.bench.statistics import Runs, answers, summary
+from vllm_eagle_pangu.bench.statistics import Answers, answers_of, summary
 from vllm_eagle_pangu.measure.method import PLAIN, Method
 from vllm_eagle_pangu.measure.statistics import acceptance_rate, expected_tokens
 
@@ -34,10 +32,10 @@ class Expectation(Experiment):
             "predicts. Measured: E1's speed-up where it ran, else this run's own."
         )
         for part in self.bench.parts[self.key]:
-            plain = self.bench.runs(records, part, PLAIN)
+            plain = answers_of(records, part, PLAIN)
             for method in part.methods:
-                mine = self.bench.runs(records, part, method)
-                if not all("forward_ms" in record for record in answers(mine)):
+                mine = answers_of(records, part, method)
+                if not all("forward_ms" in record for record in mine):
                     result.errors.append(f"{method.name}: {UNSEEN}")
                 elif mine and plain and method != PLAIN:
                     result.rows.append(self._row(records, method, mine, plain))
@@ -48,10 +46,10 @@ class Expectation(Experiment):
                 f"{100 * row['fraction']:.0f} % of it."
             )
 
-    def _row(self, records: list[Record], method: Method, mine: Runs, plain: Runs) -> Row:
-        figures, base = summary(mine, plain), summary(plain, {})
+    def _row(self, records: list[Record], method: Method, mine: Answers, plain: Answers) -> Row:
+        figures, base = summary(mine, plain), summary(plain, [])
         counts = ("accepted", "drafts", "full_drafts")
-        sums = {name: sum(record[name] for record in answers(mine)) for name in counts}
+        sums = {name: sum(record[name] for record in mine) for name in counts}
         alpha = acceptance_rate(**sums) if method.kind in ("chain", "own chain") else None
         tokens = figures["tau"] if alpha is None else expected_tokens(alpha, method.nodes)
         forward = _median(mine, "forward_ms")
@@ -77,7 +75,7 @@ class Expectation(Experiment):
         }
 
 
-def _median(runs: Runs, name: str) -> Any:
+def _median(answers: Answers, name: str) -> Any:
     """None where there is no such figure."""
-    found = [record[name] for record in answers(runs) if name in record]
+    found = [record[name] for record in answers if name in record]
     return statistics.median(found) if found else None

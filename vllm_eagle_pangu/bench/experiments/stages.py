@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """E3: where a step's time goes, by the plugin's own traces. A run of its own: tracing costs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.bench.statistics import answers_of
 from vllm_eagle_pangu.measure.method import PLAIN, tree
 from vllm_eagle_pangu.measure.statistics import percentile
 from vllm_eagle_pangu.tracing.reader import read_run
@@ -42,8 +41,8 @@ class Stages(Experiment):
         )
         for part in self.bench.parts[self.key]:
             for method in part.methods:
-                runs = self.bench.runs(records, part, method)
-                steps = [s for rs in runs.values() for r in rs.values() for s in r["steps_ms"]]
+                answers = answers_of(records, part, method)
+                steps = [step for record in answers for step in record["steps_ms"]]
                 if not steps:
                     continue
                 stages = stage_times(self._traces(method.name)) if method != PLAIN else {}

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """E2 and E4: trees by their nodes and depth; one tree by the drafter's window, on long prompts."""
 
-from __future__ import annotations
-
 from vllm_eagle_pangu.bench.config import BudgetConfig, WindowConfig
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.measure.method import PLAIN, Method, tree
+from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
 class Budget(Experiment):
@@ -15,23 +13,16 @@ class Budget(Experiment):
     title = "Node budget and depth"
     config: BudgetConfig
 
-    def sweeps(self) -> dict[str, list[Method]]:
-        config = self.config
-        return {
-            "nodes": [tree((config.width, config.depth, nodes)) for nodes in config.nodes],
-            "depths": [tree((config.width, d, config.depth_nodes)) for d in config.depths],
-        }
-
     def groups(self) -> list[Group]:
         """A sweep is whole, also where E1 has its points: neighbours in time are compared."""
         prompts = self.bench.some(self.config.prompts)
         return [
-            Group(self.key, name, (PLAIN, *methods), prompts)
-            for name, methods in self.sweeps().items()
+            Group(self.key, name, (PLAIN, *map(tree, shapes)), prompts)
+            for name, shapes in self.config.sweeps().items()
         ]
 
     def fill(self, result: Result, records: list[Record]) -> None:
-        swept: dict[str, list[Row]] = {name: [] for name in self.sweeps()}
+        swept: dict[str, list[Row]] = {name: [] for name in self.config.sweeps()}
         for part in self.bench.parts[self.key]:
             sweep = part.name.partition("-")[0]
             swept[sweep] += [

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """E1 and E6: the same methods at batch 1, greedily and at each temperature."""
 
-from __future__ import annotations
-
 from vllm_eagle_pangu.bench.config import TemperatureConfig
 from vllm_eagle_pangu.bench.experiments.base import (
     Experiment,
@@ -88,11 +86,8 @@ class Temperature(Experiment):
         return tuple(m for m in self.bench.methods() if chains or not m.is_vllms)
 
     def _greedy_in_e1(self) -> bool:
-        config = self.bench.config.throughput
-        if "E1" not in self.bench.chosen or config is None:
-            return False
-        there = {prompt.id for prompt in self.bench.some(config.prompts)}
-        return {prompt.id for prompt in self.bench.some(self.config.prompts)} <= there
+        there = {prompt for part in self.bench.parts.get("E1", ()) for prompt in part.prompts}
+        return there.issuperset(self.bench.some(self.config.prompts))
 
     def _group(self, method: Method, temperature: float) -> Group | None:
         own = self.bench.part(self.key, method, temperature)
