@@ -75,7 +75,6 @@ class NowAndThen(TreePolicy):
     def __init__(self) -> None:
         self.random, self.left, self.kind = random.Random(0), 0, 0
         self.planned = [0, 0, 0]
-
         # Whether all nodes of a tree could be drafted: what is NaN is no node.
         self.whole = []
 

@@ -237,7 +237,8 @@ class TreeRunnerMixin(GPUModelRunner):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        # A step that passes unseen is plain all through.
+        """vLLM's part of a step: observers learn of its failure; one that passes unseen is plain
+        decoding's all through."""
         plain = isinstance(self.in_flight, Unseen)
         try:
             with lent(self, speculative_config=None) if plain else nullcontext():
