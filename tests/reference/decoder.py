@@ -65,18 +65,15 @@ class OracleDecoder:
         self,
         target_folder: str | Path,
         head_folder: str | Path | None = None,
-        dtype: torch.dtype = torch.float32,
         verify: str = "mask",
     ) -> None:
         if verify not in ("mask", "branches"):
             raise ValueError(f"verify={verify!r}: use 'mask' or 'branches'")
         self._verify = self._verify_by_mask if verify == "mask" else self._verify_by_branches
-        self.target = ReferenceTarget(target_folder, dtype)
+        self.target = ReferenceTarget(target_folder)
         self.drafter: ReferenceDrafter | None = None
         if head_folder is not None:
-            self.drafter = ReferenceDrafter(
-                head_folder, self.target.embedding, self.target.output, dtype
-            )
+            self.drafter = ReferenceDrafter(head_folder, self.target.embedding, self.target.output)
             taps = self.drafter.taps or self.target.taps
             self.target.taps = tuple(sorted(set(taps)))
         self.cache = CommittedCache()

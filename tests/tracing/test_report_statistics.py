@@ -90,7 +90,7 @@ def statistics(tmp_path: Path):
 
 
 def test_headline_figures(statistics):
-    assert (statistics.request_steps, statistics.engine_steps) == (4, 3)
+    assert (statistics.steps, statistics.engine_steps) == (4, 3)
     assert (statistics.nodes, statistics.accepted, statistics.tokens) == (13, 4, 8)
     assert statistics.tau == 2.0
     assert statistics.emitted == {1: 1, 2: 2, 3: 1}

@@ -17,6 +17,7 @@ from vllm_eagle_pangu.doctor.device import CPU, CUDA, NPU
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 from vllm_eagle_pangu.doctor.traps import pip
 from vllm_eagle_pangu.serving import needs
+from vllm_eagle_pangu.tracing.provenance import cpu_info, cpu_name
 
 # As /proc/cpuinfo spells what decides which attention and GEMM run.
 _ISA = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
@@ -29,18 +30,13 @@ _VERSION = re.compile(r"^version\s*=\s*\[?([^\s:\]]+)", re.I | re.M)
 
 
 def machine() -> Finding:
-    cpus = f"{needs.cores()} of {os.cpu_count()} cores"
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        return Finding("machine", OK, f"{platform.machine()}, {cpus}")
-    flags = set(" ".join(re.findall(r"^(?:flags|Features)\s*:(.*)$", text, re.M)).split())
+    named = re.findall(r"^(?:flags|Features)\s*:(.*)$", cpu_info(), re.M)
+    flags = set(" ".join(named).split())
     isa = [name for name in _ISA if name in flags]
-    if platform.machine() == "x86_64" and "amx_bf16" not in flags:
+    if platform.machine() == "x86_64" and flags and "amx_bf16" not in flags:
         isa.append("no amx")
-    model = re.search(r"^model name\s*:\s*(.*)$", text, re.M)
-    name = f" ({model[1]})" if model else ""
-    return Finding("machine", OK, f"{platform.machine()}{name}, {cpus}, {', '.join(isa)}")
+    cpus = f"{needs.cores()} of {os.cpu_count()} cores"
+    return Finding("machine", OK, ", ".join([f"{platform.machine()} ({cpu_name()})", cpus, *isa]))
 
 
 def compiler() -> Finding:

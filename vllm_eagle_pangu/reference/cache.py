@@ -50,23 +50,18 @@ class CommittedCache:
         the tree is at position t + k.
 
         Where the tree still holds the committed prefix, that is kept and only the path's rows
-        are copied. Otherwise all of the tree's positions are gathered.
+        are copied. Otherwise the prefix is copied from the tree, too.
         """
-        rows = torch.tensor(path) + self.length
         fast = self._fast and self._shares_prefix(tree)
-        if not fast:
-            rows = torch.cat([torch.arange(self.length), rows])
-        layers = [
-            (x.keys.index_select(2, rows), x.values.index_select(2, rows)) for x in tree.layers
+        rows, t = torch.tensor(path) + self.length, self.length
+        held = [(x.keys, x.values) for x in tree.layers]
+        prefix = self.layers if fast else [(k[:, :, :t], v[:, :, :t]) for k, v in held]
+        self.layers = [
+            (torch.cat([k, keys[:, :, rows]], 2), torch.cat([v, values[:, :, rows]], 2))
+            for (k, v), (keys, values) in zip(prefix, held, strict=True)
         ]
-        if fast:
-            layers = [
-                (torch.cat([key, new_key], 2), torch.cat([value, new_value], 2))
-                for (key, value), (new_key, new_value) in zip(self.layers, layers, strict=True)
-            ]
         self.fast_commits += fast
         self.full_commits += not fast
-        self.layers = layers
 
     def _shares_prefix(self, tree: DynamicCache) -> bool:
         if len(self.layers) != len(tree.layers) or tree.get_seq_length() < self.length:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The EAGLE-3 head, one row at a time, with its keys and values in plain lists.
+"""The EAGLE-3 head in float32, one row at a time, with its keys and values in plain lists.
 
 The math is that of vLLM's `model_executor/models/llama_eagle3.py`; it reads the same folders.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -51,7 +51,6 @@ class ReferenceDrafter:
         folder: str | Path,
         target_embedding: torch.Tensor,
         target_output: torch.Tensor,
-        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config = LlamaConfig.from_pretrained(folder)
         if self.config.num_hidden_layers != 1:
@@ -64,7 +63,7 @@ class ReferenceDrafter:
         weights.setdefault(OUTPUT, target_output)
         weights.pop("t2d", None)
         offsets = weights.pop("d2t", None)
-        self._weights = {name: weight.to(dtype) for name, weight in weights.items()}
+        self._weights = {name: weight.float() for name, weight in weights.items()}
         self._check_weights(folder)
         draft_ids = torch.arange(self._weights[OUTPUT].shape[0])
         # Draft id -> target id, [V_d] int64.
@@ -106,7 +105,7 @@ class ReferenceDrafter:
         residual = residual + self._linear("midlayer.mlp.down_proj", inner)
 
         output = self._norm("norm", residual)
-        logits = self._linear("lm_head", output).float() * self._option("logit_scale", 1.0)
+        logits = self._linear("lm_head", output) * self._option("logit_scale", 1.0)
         return DraftRow(
             log_probs=logits.log_softmax(-1),
             hidden=output if self._option("norm_output", False) else residual,
@@ -124,17 +123,13 @@ class ReferenceDrafter:
         cos, sin = self._rotary(x, torch.tensor([[position]]))
         query, key = apply_rotary_pos_emb(query, key, cos, sin)
         own = key[0, :, 0], value[0, :, 0]
-        keys = torch.stack([k for k, _ in past] + [own[0]], dim=1)
-        values = torch.stack([v for _, v in past] + [own[1]], dim=1)
-        group = query.shape[1] // keys.shape[0]
-        keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
-        weights = (query[0] @ keys.transpose(1, 2) * size**-0.5).float().softmax(-1)
-        attended = (weights.to(values.dtype) @ values).flatten()
-        return self._linear("midlayer.self_attn.o_proj", attended), own
+        keys, values = (torch.stack(part, dim=1)[None] for part in zip(*past, own, strict=True))
+        attended = scaled_dot_product_attention(query, keys, values, enable_gqa=True)
+        return self._linear("midlayer.self_attn.o_proj", attended.flatten()), own
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        wide = rms_norm(x.float(), x.shape[-1:], eps=self.config.rms_norm_eps)
-        return wide.to(x.dtype) * self._weights[f"{name}.weight"]
+        weight = self._weights[f"{name}.weight"]
+        return rms_norm(x, x.shape[-1:], weight, self.config.rms_norm_eps)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))

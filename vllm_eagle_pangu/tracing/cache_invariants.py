@@ -51,12 +51,13 @@ def _check_root(request: DumpedRequest) -> Iterator[Finding]:
 
 def _check_linear(request: DumpedRequest, cache: DumpedCache) -> Iterator[Finding]:
     """Only as many rows as were scheduled have positions; what lies behind is of other requests."""
-    slots, ids, size, t = cache.linear_slots, cache.block_ids, cache.block_size, request.prefix_len
-    if slots is None or ids is None or size is None or t is None:
+    slots, ids, size = cache.linear_slots, cache.block_ids, cache.block_size
+    t, count = request.prefix_len, request.count
+    if slots is None or ids is None or size is None or t is None or count is None:
         return
     expected = [
         ids[position // size] * size + position % size if position // size < len(ids) else None
-        for position in range(t, t + _scheduled(request, slots))
+        for position in range(t, t + min(count, len(slots)))
     ]
     broken = [i for i, slot in enumerate(expected) if slots[i] != slot]
     if broken:
@@ -100,10 +101,3 @@ def _check_blocks(request: DumpedRequest, cache: DumpedCache) -> Iterator[Findin
 def _written(cache: DumpedCache) -> list[tuple[int, int]]:
     """(row, slot) of what is committed."""
     return [(row, slot) for row, slot in enumerate(cache.commit_slots or ()) if slot != -1]
-
-
-def _scheduled(request: DumpedRequest, slots: list[int]) -> int:
-    count, tree = request.count, request.tree
-    if count is None and tree is not None:
-        count = int(tree.valid.sum())
-    return len(slots) if count is None else min(count, len(slots))

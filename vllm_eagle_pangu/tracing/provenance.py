@@ -5,12 +5,12 @@ import os
 import platform
 import re
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import vllm_eagle_pangu
 from vllm_eagle_pangu import env
+from vllm_eagle_pangu.serving.needs import installed_version
 
 # Of each the version that is installed; vLLM goes by several names.
 PACKAGES = (
@@ -51,13 +51,9 @@ def environment_flags() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Python's, and of `PACKAGES` those that are installed."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {package: installed_version(package) for package in PACKAGES}
+    installed = {package: version for package, version in found.items() if version}
+    return {"python": platform.python_version(), **installed}
 
 
 def device_facts(device: str = "cpu") -> dict[str, Any]:
@@ -65,14 +61,28 @@ def device_facts(device: str = "cpu") -> dict[str, Any]:
     import torch
 
     kind = torch.device(device).type
-    name = _cpu_name() if kind == "cpu" else getattr(torch, kind).get_device_name(device)
+    name = cpu_name() if kind == "cpu" else getattr(torch, kind).get_device_name(device)
     return {
         "type": kind,
         "name": name,
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
     }
+
+
+def cpu_name() -> str:
+    """The processor's, where the system knows it; else the architecture's."""
+    found = re.search(r"^model name\s*: *(.*)$", cpu_info(), re.M)
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def cpu_info() -> str:
+    """What Linux says of every core; nothing elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return ""
 
 
 def git_state() -> dict[str, Any] | None:
@@ -96,14 +106,3 @@ def _git(checkout: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -34,7 +34,7 @@ def check(dump: Dump) -> list[Finding]:
 
 def unchecked(dump: Dump) -> Iterator[str]:
     """What was not known of some request, so that its invariants went unchecked."""
-    for name in ("tree", "path", "draws", "token_ids", "prefix_len"):
+    for name in ("tree", "path", "draws", "token_ids", "prefix_len", "count"):
         missing = [one.request for one in dump.requests if getattr(one, name) is None]
         if missing:
             yield f"{name} of {', '.join(missing)}"

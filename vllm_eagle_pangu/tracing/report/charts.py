@@ -57,7 +57,7 @@ def draw_charts(statistics: Statistics, methods: Sequence[Method], folder: Path)
 
 def _tau_distribution(statistics: Statistics, axes: Any) -> None:
     counts = range(min(statistics.emitted), max(statistics.emitted) + 1)
-    total = statistics.request_steps
+    total = statistics.steps
     shares = [100 * statistics.emitted.get(count, 0) / total for count in counts]
     axes.bar_label(axes.bar(counts, shares, 0.72, color=GREEN), fmt="%.0f", padding=2)
     top = axes.get_xaxis_transform()

@@ -101,10 +101,7 @@ def _environment() -> Environment:
 
 
 def _incomplete(manifest: Mapping[str, Any]) -> bool:
-    dropped = manifest.get("lines_dropped")
-    return manifest.get("truncated") is True or (
-        isinstance(dropped, dict) and any(dropped.values())
-    )
+    return bool(manifest.get("truncated")) or any(manifest.get("lines_dropped", {}).values())
 
 
 def _groups(manifest: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:

@@ -77,14 +77,11 @@ class Request:
     name: Annotated[str, Field(validation_alias="request")]
     prompt_tokens: int
     output_tokens: int
-    started_us: float | None = None
-    ended_us: float | None = None
+    started_us: float
+    ended_us: float
 
     @property
-    def duration_us(self) -> float | None:
-        """None where the run does not say."""
-        if self.started_us is None or self.ended_us is None:
-            return None
+    def duration_us(self) -> float:
         return self.ended_us - self.started_us
 
 

@@ -4,7 +4,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -73,35 +73,39 @@ class Stage:
     share: float | None
 
 
-@dataclass(frozen=True)
-class RequestFigures:
-    """A request's recorded steps; `finished` is None where it has no line in requests.jsonl."""
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Over steps of one request, or of all: drafted nodes, accepted ones, emitted tokens."""
 
-    name: str
     steps: int
     nodes: int
     accepted: int
-    emitted: int
-    finished: Request | None
+    tokens: int
 
     @property
     def tau(self) -> float:
-        return self.emitted / self.steps
+        """Tokens emitted per request and target forward, bonus included."""
+        return self.tokens / self.steps
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Of a run with at least one step.
+@dataclass(frozen=True, kw_only=True)
+class RequestFigures(Totals):
+    """A request's recorded steps; `finished` is None where it has no line in requests.jsonl."""
+
+    name: str
+    finished: Request | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics(Totals):
+    """Of a run with at least one step; the totals are of all requests' steps.
 
     `emitted`: request steps by tokens emitted. `ranks`: by place among siblings, best first.
     `conditional`, `cumulative`: calibration of a node's probability given its parent, and of its
     whole path's. `medians`: by what they are of.
     """
 
-    request_steps: int
     engine_steps: int
-    nodes: int
-    accepted: int
     emitted: dict[int, int]
     positions: list[Position]
     ranks: list[Share]
@@ -109,16 +113,7 @@ class Statistics:
     cumulative: list[Bin]
     stages: list[Stage]
     requests: list[RequestFigures]
-    medians: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def tau(self) -> float:
-        """Tokens emitted per request and target forward, bonus included."""
-        return self.tokens / self.request_steps
-
-    @property
-    def tokens(self) -> int:
-        return sum(count * steps for count, steps in self.emitted.items())
+    medians: dict[str, float]
 
 
 def statistics_of(recording: Recording) -> Statistics:
@@ -137,10 +132,8 @@ def statistics_of(recording: Recording) -> Statistics:
         "batch size": list(batches.values()),
     }
     return Statistics(
-        request_steps=len(steps),
+        **_totals(steps),
         engine_steps=len(timings),
-        nodes=sum(step.nodes for step in steps),
-        accepted=sum(step.accepted_nodes for step in steps),
         emitted=dict(sorted(Counter(len(step.emitted) for step in steps).items())),
         positions=_positions(steps),
         ranks=_ranks(steps),
@@ -160,6 +153,15 @@ def statistics_of(recording: Recording) -> Statistics:
     )
 
 
+def _totals(steps: Sequence[Step]) -> dict[str, int]:
+    return {
+        "steps": len(steps),
+        "nodes": sum(step.nodes for step in steps),
+        "accepted": sum(step.accepted_nodes for step in steps),
+        "tokens": sum(len(step.emitted) for step in steps),
+    }
+
+
 def _requests(recording: Recording) -> list[RequestFigures]:
     """In order of their first step."""
     steps: dict[str, list[Step]] = defaultdict(list)
@@ -167,14 +169,7 @@ def _requests(recording: Recording) -> list[RequestFigures]:
         steps[step.request].append(step)
     finished = {request.name: request for request in recording.requests}
     return [
-        RequestFigures(
-            name=name,
-            steps=len(own),
-            nodes=sum(step.nodes for step in own),
-            accepted=sum(step.accepted_nodes for step in own),
-            emitted=sum(len(step.emitted) for step in own),
-            finished=finished.get(name),
-        )
+        RequestFigures(name=name, finished=finished.get(name), **_totals(own))
         for name, own in steps.items()
     ]
 
