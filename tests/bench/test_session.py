@@ -139,7 +139,7 @@ def test_the_second_turn_is_asked_with_the_same_methods_first_answer(start):
 
 
 def test_a_conversation_that_grew_too_long_is_an_error_of_that_turn(start):
-    session = start(repeats=1, tokens=8, engine=session_module.BenchConfig().engine)
+    session = start(repeats=1, tokens=8, engine=BenchConfig().engine)
     object.__setattr__(session.config.engine, "max_model_len", 11)
     session.measure(group(PLAIN, prompts=(Prompt("t", 0, ("one two", "three")),)))
     errors = [record.get("error") for record in session.records.values()]

@@ -55,7 +55,7 @@ class Expectation(Experiment):
         forward = _median(mine, "forward_ms")
         # The speed-up were a step nothing but its target forward.
         bound = tokens * base["step_ms"] / forward
-        headline = self.bench.row(records, self.bench.part("E1", method), method)
+        headline = self.bench.row(records, self.bench.part(method, "E1"), method)
         measured = (headline or figures)["speedup"]
         return {
             "method": method.name,

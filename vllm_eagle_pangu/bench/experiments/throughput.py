@@ -29,7 +29,7 @@ class Throughput(Experiment):
         return [
             {"kind": method.kind, "nodes": method.nodes, **row}
             for method in self.bench.methods()
-            if (row := self.bench.row(records, self.bench.part(self.key, method), method))
+            if (row := self.bench.row(records, self.bench.part(method, self.key), method))
         ]
 
     def fill(self, result: Result, records: list[Record]) -> None:
@@ -89,16 +89,13 @@ class Temperature(Experiment):
         there = {prompt for part in self.bench.parts.get("E1", ()) for prompt in part.prompts}
         return there.issuperset(self.bench.some(self.config.prompts))
 
-    def _group(self, method: Method, temperature: float) -> Group | None:
-        own = self.bench.part(self.key, method, temperature)
-        return own or (self.bench.part("E1", method) if temperature == 0 else None)
-
     def fill(self, result: Result, records: list[Record]) -> None:
         prompts = self.bench.some(self.config.prompts)
         for method in self._methods():
             swept = []
             for value in sorted(self.config.temperatures):
-                row = self.bench.row(records, self._group(method, value), method, prompts)
+                part = self.bench.part(method, self.key, Throughput.key, temperature=value)
+                row = self.bench.row(records, part, method, prompts)
                 if row is not None:
                     row.pop("same_as_plain", None)  # other draws, the same distribution
                     swept.append({"temperature": value, "kind": method.kind, **row})
