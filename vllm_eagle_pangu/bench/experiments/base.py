@@ -58,9 +58,6 @@ class Bench:
     conversations: Conversations
     parts: dict[str, list[Group]] = field(default_factory=dict)
 
-    def some(self, count: int | None) -> tuple[Prompt, ...]:
-        return tuple(spread(self.prompts, count))
-
     def methods(self) -> tuple[Method, ...]:
         """Of E1, plain decoding first."""
         chosen = self.config.throughput or ThroughputConfig()
@@ -103,6 +100,11 @@ class Experiment:
         self.bench = bench
         self.config = getattr(bench.config, SECTIONS[self.key])
         self.errors: list[str] = []
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """As many of the general selection as its section takes."""
+        return tuple(spread(self.bench.prompts, self.config.prompts))
 
     def groups(self) -> list[Group]:
         return []

@@ -19,9 +19,8 @@ class Expectation(Experiment):
     title = "Expected and measured speed-up"
 
     def groups(self) -> list[Group]:
-        prompts = self.bench.some(self.config.prompts)
         methods = self.bench.methods()
-        return [Group(self.key, "forwards", methods, prompts, forward_times=True)]
+        return [Group(self.key, "forwards", methods, self.prompts, forward_times=True)]
 
     def fill(self, result: Result, records: list[Record]) -> None:
         result.notes.append(

@@ -15,9 +15,8 @@ class Budget(Experiment):
 
     def groups(self) -> list[Group]:
         """A sweep is whole, also where E1 has its points: neighbours in time are compared."""
-        prompts = self.bench.some(self.config.prompts)
         return [
-            Group(self.key, name, (PLAIN, *map(tree, shapes)), prompts)
+            Group(self.key, name, (PLAIN, *map(tree, shapes)), self.prompts)
             for name, shapes in self.config.sweeps().items()
         ]
 
