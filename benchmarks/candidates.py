@@ -2,10 +2,9 @@
 """Every candidate that a head would have drafted, at every token of what is decoded plainly."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import torch
 
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
@@ -15,35 +14,13 @@ from vllm_eagle_pangu.step.grow import Deepen, Drafted
 from vllm_eagle_pangu.step.head import TargetStates
 
 
-@dataclass(frozen=True)
-class Growth:
-    """All candidates of one growth, in candidate order, the root first.
-
-    `tokens`, `parent`: [R] int64, `score: [R] float32`, as in `TreeBatch`.
-    """
-
-    tokens: np.ndarray
-    parent: np.ndarray
-    score: np.ndarray
-
-    @classmethod
-    def of(cls, tree: TreeBatch) -> "list[Growth]":
-        """Those of a batch, on the host; candidates that nothing reaches are left out."""
-        arrays = [each.cpu().numpy() for each in (tree.tokens, tree.parent, tree.score)]
-        return [
-            cls(*(array[row, : count + 1].copy() for array in arrays))
-            for row, count in enumerate(tree.node_count.tolist())
-        ]
-
-
 class GrowOnly(Drafter[Any]):
-    """A `Drafter`: grows a tree of all candidates for every width, and hands out none, so that the
-    next step decodes one token. `growths`: by width and request, of its tokens in turn."""
+    """A `Drafter`: grows trees of one shape, and hands out none, so that the next step decodes one
+    token. `grown`: by request, a batch of one tree for each of its tokens in turn."""
 
-    def __init__(self, drafter: Drafter, widths: Sequence[int], depth: int) -> None:
-        self.drafter = drafter
-        self.shapes = [TreeShape(w, depth, w + (depth - 1) * w * w) for w in widths]
-        self.growths: dict[int, dict[str, list[Growth]]] = {width: {} for width in widths}
+    def __init__(self, drafter: Drafter, shape: TreeShape) -> None:
+        self.drafter, self.shape = drafter, shape
+        self.grown: dict[str, list[TreeBatch]] = {}
         self._ids: list[str] = []
 
     def requests(self, accepted: Accepted) -> Sequence[int]:
@@ -57,8 +34,7 @@ class GrowOnly(Drafter[Any]):
 
     def grow(self, state: Any, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""
-        for shape in self.shapes:
-            (trees,) = self.drafter.grow(state, [shape] * len(plan), deepen).trees
-            for request, growth in zip(self._ids, Growth.of(trees.tree), strict=True):
-                self.growths[shape.width].setdefault(request, []).append(growth)
+        (trees,) = self.drafter.grow(state, [self.shape] * len(plan), deepen).trees
+        for row, request in enumerate(self._ids):
+            self.grown.setdefault(request, []).append(trees.tree.select(torch.tensor([row])))
         return Drafted()

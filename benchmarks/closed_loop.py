@@ -20,7 +20,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from engines import engine, save
+from engines import engine, prompts_of, save
 
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.closed_loop import Loop, measure, requests
@@ -78,11 +78,8 @@ def main() -> None:
     save_as = "in benchmarks/results, the name ending in WORD"
     parser.add_argument("--save", nargs="?", const="", metavar="WORD", help=save_as)
     arguments = parser.parse_args()
-    from transformers import AutoTokenizer
-
     of = pair.find(arguments.pair)
-    tokenizer = AutoTokenizer.from_pretrained(of.target)
-    prompts = [tokenizer(text)["input_ids"] for text in of.read_prompts(80)]
+    prompts = prompts_of(of, 80)
     methods = [*SWEEPS.get(arguments.pair, SWEEPS[""]), adaptive(LARGEST)]
     if arguments.only:
         methods = [method for method in methods if method.name in arguments.only]

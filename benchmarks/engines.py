@@ -34,12 +34,21 @@ def engine(
     return Engine(str(of.target), speculative, **{**defaults, **arguments})
 
 
+def prompts_of(of: pair.Pair, count: int) -> list[list[int]]:
+    """Token ids of a pair's prompts, as its target is asked."""
+    return _ids(of, of.read_prompts(count))
+
+
 def heldout_prompts() -> list[list[int]]:
-    """Token ids of the demo's held-out prompts."""
+    """Token ids of all of the demo's held-out prompts."""
+    return _ids(PAIR, read_texts(str(PAIR.prompts)))
+
+
+def _ids(of: pair.Pair, texts: list[str]) -> list[list[int]]:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(PAIR.target)
-    return [tokenizer(text)["input_ids"] for text in read_texts(str(PAIR.prompts))]
+    tokenizer = AutoTokenizer.from_pretrained(of.target)
+    return [tokenizer(text)["input_ids"] for text in texts]
 
 
 def chats(of: pair.Pair, count: int) -> list[list[int]]:

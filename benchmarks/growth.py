@@ -8,26 +8,21 @@ import csv
 import sys
 from pathlib import Path
 
+from vllm_eagle_pangu.bench.figures import canvas
+
 
 def main(log: Path, picture: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "eagle-pangu"
-    from matplotlib import pyplot
-
     with log.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     tokens = [float(row["tokens"]) / 1e6 for row in rows]
-    figure, axes = pyplot.subplots(figsize=(7.0, 3.2), layout="constrained")
-    for column, label in (("tau_top", "bound for trees of width 4"), ("tau_chain", "chains of 5")):
-        axes.plot(tokens, [float(row[column]) for row in rows], marker="o", label=label)
-    axes.set_xlabel("million tokens trained on")
-    axes.set_ylabel("tau on held-out answers")
-    axes.set_ylim(bottom=1)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(picture, metadata={"Date": None})
+    with canvas(picture, (7.0, 3.2)) as axes:
+        labels = {"tau_top": "bound for trees of width 4", "tau_chain": "chains of 5"}
+        for column, label in labels.items():
+            axes.plot(tokens, [float(row[column]) for row in rows], marker="o", label=label)
+        axes.set_xlabel("million tokens trained on")
+        axes.set_ylabel("tau on held-out answers")
+        axes.set_ylim(bottom=1)
+        axes.legend(frameon=False)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from candidates import GrowOnly
-from engines import engine, save
+from engines import engine, prompts_of, save
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.costs import StepCosts
@@ -40,8 +40,9 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
+from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.files import markdown
-from vllm_eagle_pangu.measure.method import adaptive, tree
+from vllm_eagle_pangu.measure.method import Method, adaptive, tree
 
 SHAPE = TreeShape(4, 5, 16)
 EVERYTHING = TreeShape(SHAPE.width, SHAPE.depth, SHAPE.capacity)
@@ -98,31 +99,37 @@ class Ranging(TreePolicy):
             self.forwards.append((report.rows, report.batch, trees, seconds))
 
 
+def _engine(method: Method, of: pair.Pair, most: int) -> Engine:
+    return engine(method, of=of, dtype="bfloat16", max_model_len=1024, max_num_seqs=most)
+
+
+def _decode(
+    llm: Engine, policy: TreePolicy, prompts: list[list[int]], batch: int, tokens: int
+) -> None:
+    """So many tokens of so many prompts at a time, `REPEATS` times, as the policy says."""
+    with llm.watched(policy=policy):
+        for _ in range(REPEATS):
+            llm.generate((prompts * batch)[:batch], max_tokens=tokens, ignore_eos=True)
+
+
 def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
     """Candidates by position, `[K, C]`, texts one behind the other, and what steps take.
 
     `forward: [4]`, seconds: of any, and of each row, request and tree; `plain`, `level` and `rest`
     by batch size, as in `StepCosts`.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(of.target)
-    prompts = [tokenizer(text)["input_ids"] for text in of.read_prompts(count)]
-    arguments = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_seqs": max(BATCHES)}
-    params = {"max_tokens": tokens, "ignore_eos": True}
+    prompts, params = prompts_of(of, count), {"max_tokens": tokens, "ignore_eos": True}
     times: dict[str, dict[int, float]] = {part: {} for part in ("plain", "level", "rest")}
     forwards: list[tuple[int, int, int, float]] = []
-    with engine(tree(EVERYTHING), of=of, **arguments) as llm:
-        drafter = GrowOnly(llm.runner.step.drafter, (SHAPE.width,), SHAPE.depth)
+    with _engine(tree(EVERYTHING), of, max(BATCHES)) as llm:
+        drafter = GrowOnly(llm.runner.step.drafter, EVERYTHING)
         with llm.watched(drafter=drafter):
             llm.generate(prompts, **params)
-    with engine(tree(SHAPE), of=of, **arguments) as llm:
+    with _engine(tree(SHAPE), of, max(BATCHES)) as llm:
         llm.generate(prompts, **params)
         for batch in BATCHES:
             policy = Ranging()
-            with llm.watched(policy=policy):
-                for _ in range(REPEATS):
-                    llm.generate((prompts * batch)[:batch], **params)
+            _decode(llm, policy, prompts, batch, tokens)
             forwards += policy.forwards
             costs = policy.costs
             costs.solve()
@@ -130,14 +137,12 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
             times["level"][batch] = costs.of_level(batch * SHAPE.width)
             times["rest"][batch] = costs.of_rest(batch, SHAPE.width)
             print(batch, {part: round(1e3 * those[batch], 2) for part, those in times.items()})
-    growths = drafter.growths[SHAPE.width]
-    every = [growth for request in growths for growth in growths[request]]
-    assert all(len(growth.score) == EVERYTHING.rows for growth in every), "the head is sure of few"
+    lengths = [len(trees) for trees in drafter.grown.values()]
+    every = TreeBatch.stack([tree for trees in drafter.grown.values() for tree in trees])
+    assert every.valid.all(), "the head is sure of few"
     return {
-        "tokens": np.stack([growth.tokens for growth in every]),
-        "score": np.stack([growth.score for growth in every]),
-        "parent": np.stack([growth.parent for growth in every]),
-        "lengths": np.array([len(growths[request]) for request in growths]),
+        **{name: getattr(every, name).numpy() for name in ("tokens", "score", "parent")},
+        "lengths": np.array(lengths),
         "forward": _line(np.array(forwards)),
         **{part: np.array(sorted(those.items())) for part, those in times.items()},
     }
@@ -182,17 +187,11 @@ class Timed(TreePolicy):
 
 def choose(of: pair.Pair, batches: Sequence[int]) -> Iterator[dict]:
     """Milliseconds of a step with trees for all, and of the choice of their nodes: medians."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(of.target)
-    prompts = [tokenizer(text)["input_ids"] for text in of.read_prompts(max(batches))]
-    arguments = {"dtype": "bfloat16", "max_model_len": 1024, "max_num_seqs": max(batches)}
-    with engine(adaptive(SHAPE), of=of, **arguments) as llm:
+    prompts = prompts_of(of, max(batches))
+    with _engine(adaptive(SHAPE), of, max(batches)) as llm:
         for batch in batches:
             policy = Timed(Always(shared=True, depth=True, width=True))
-            with llm.watched(policy=policy):
-                for _ in range(REPEATS):
-                    llm.generate((prompts * batch)[:batch], max_tokens=96, ignore_eos=True)
+            _decode(llm, policy, prompts, batch, tokens=96)
             seconds = [(choice, step) for size, choice, step in policy.steps if size == batch]
             choice, step = (1e3 * float(np.median(each)) for each in zip(*seconds, strict=True))
             share = float(np.median([one / whole for one, whole in seconds]))

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from sizes import Measurement, measurements
 
+from vllm_eagle_pangu.bench.figures import canvas
 from vllm_eagle_pangu.measure.files import write_csv
 from vllm_eagle_pangu.measure.statistics import percentile
 from vllm_eagle_pangu.tracing.provenance import device_facts, versions
@@ -149,29 +150,23 @@ def _versions() -> str:
 
 def _plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Medians as bars, p20 to p80 as whiskers; all on one logarithmic axis, to be compared."""
-    import matplotlib
-
-    matplotlib.use("svg" if path.suffix == ".svg" else "agg")
-    from matplotlib import pyplot
-
     # Those of an op together, in the order of measuring.
     sizes = sorted(dict.fromkeys((row["op"], row["shape"]) for row in rows), key=itemgetter(0))
     implementations = list(dict.fromkeys(row["implementation"] for row in rows))
     height = 0.8 / len(implementations)
-    figure, axes = pyplot.subplots(figsize=(9, 0.3 * len(sizes) + 1), layout="constrained")
-    for number, name in enumerate(implementations):
-        own = [row for row in rows if row["implementation"] == name]
-        places = [sizes.index((row["op"], row["shape"])) + height * number for row in own]
-        middle = [row["p50"] for row in own]
-        errors = [[abs(row[end] - row["p50"]) for row in own] for end in ("p20", "p80")]
-        axes.barh(places, middle, height, xerr=errors, label=name)
-    axes.set_yticks(range(len(sizes)), [" ".join(size) for size in sizes], fontsize=7)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.set_xlim(left=1)
-    axes.set_xlabel(f"microseconds, {rows[0]['device']}")
-    axes.legend(fontsize=8)
-    figure.savefig(path)
+    with canvas(path, (9, 0.3 * len(sizes) + 1)) as axes:
+        for number, name in enumerate(implementations):
+            own = [row for row in rows if row["implementation"] == name]
+            places = [sizes.index((row["op"], row["shape"])) + height * number for row in own]
+            middle = [row["p50"] for row in own]
+            errors = [[abs(row[end] - row["p50"]) for row in own] for end in ("p20", "p80")]
+            axes.barh(places, middle, height, xerr=errors, label=name)
+        axes.set_yticks(range(len(sizes)), [" ".join(size) for size in sizes], fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.set_xlim(left=1)
+        axes.set_xlabel(f"microseconds, {rows[0]['device']}")
+        axes.legend(fontsize=8)
 
 
 if __name__ == "__main__":

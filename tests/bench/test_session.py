@@ -60,19 +60,25 @@ class FakePool:
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """`start(rank, **configuration)`: a session that writes to the test's folder."""
+    """`start(rank, **configuration)`: a session that writes to the test's folder; ends the last."""
     monkeypatch.setattr(session_module, "EnginePool", FakePool)
     monkeypatch.setattr(session_module, "SETTLE_S", 0.0)
     monkeypatch.setattr(FakePool, "refused", {})
     monkeypatch.setattr(FakePool, "dies_at", {})
 
+    opened = []
+
     def new(rank=Rank(0, 1), **keys):  # noqa: B008
+        if opened:
+            opened[-1].close()
         config = BenchConfig(**{"repeats": 2, **keys})
         talk = Conversations(WordTokenizer(), chat=False)
         bench = Bench(config, tmp_path, tmp_path, tmp_path, [], [], talk)
-        return Session(bench, rank)
+        opened.append(Session(bench, rank))
+        return opened[-1]
 
-    return new
+    yield new
+    opened[-1].close()
 
 
 def group(*methods, prompts=PROMPTS, **keys):
@@ -139,7 +145,7 @@ def test_the_second_turn_is_asked_with_the_same_methods_first_answer(start):
 
 
 def test_a_conversation_that_grew_too_long_is_an_error_of_that_turn(start):
-    session = start(repeats=1, tokens=8, engine=session_module.BenchConfig().engine)
+    session = start(repeats=1, tokens=8, engine=BenchConfig().engine)
     object.__setattr__(session.config.engine, "max_model_len", 11)
     session.measure(group(PLAIN, prompts=(Prompt("t", 0, ("one two", "three")),)))
     errors = [record.get("error") for record in session.records.values()]

@@ -11,8 +11,8 @@ from math import inf
 import pytest
 
 from vllm_eagle_pangu.bench import sharding
-from vllm_eagle_pangu.bench.records import record_file
-from vllm_eagle_pangu.bench.sharding import Rank, is_locked, locked
+from vllm_eagle_pangu.bench.records import open_records, record_file
+from vllm_eagle_pangu.bench.sharding import Rank, is_locked
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -34,7 +34,7 @@ def test_the_rank_comes_from_torchruns_environment():
 def test_records_are_locked_while_their_rank_lives(tmp_path):
     path = record_file(tmp_path, 1)
     assert not is_locked(path)
-    with locked(path):
+    with open_records(path):
         assert is_locked(path)
     assert path.exists() and not is_locked(path)
 
@@ -42,8 +42,8 @@ def test_records_are_locked_while_their_rank_lives(tmp_path):
 RANK_1 = """
 import subprocess, sys
 from pathlib import Path
-from vllm_eagle_pangu.bench.sharding import locked
-with locked(Path(sys.argv[1])):
+from vllm_eagle_pangu.bench.records import open_records
+with open_records(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid, flush=True)
     child.wait()
@@ -96,8 +96,5 @@ def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
         raise OSError("No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with (
-        pytest.raises(ValueError, match=r"cannot lock a file .*; name one"),
-        locked(tmp_path / "x"),
-    ):
-        pass
+    with pytest.raises(ValueError, match=r"cannot lock a file .*; name one"):
+        open_records(tmp_path / "x")

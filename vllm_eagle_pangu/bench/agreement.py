@@ -18,9 +18,6 @@ NOISE = 0.1
 # Acceptance is rounded to this.
 TAU_STEP = 1e-4
 
-# (experiment, place, method) -> row
-Speedups = dict[tuple[str, str, str], Row]
-
 
 def agreement(first: Path, second: Path) -> str:
     """Markdown: how many speed-ups of two runs' folders agree, and all of them.
@@ -29,19 +26,21 @@ def agreement(first: Path, second: Path) -> str:
 
     Raises ValueError for a folder without results.
     """
-    runs = [_speedups(folder) for folder in (first, second)]
-    common = [key for key in runs[0] if key in runs[1]]
-    rows = [_pair(key, runs[0][key], runs[1][key]) for key in common]
-    only = sum(len(run) - len(common) for run in runs)
-    facts = [*_sentences(common, *runs), *([f"{only} are in one run only."] if only else [])]
+    one, other = _speedups(first), _speedups(second)
+    rows = [_pair(key, row, other[key]) for key, row in one.items() if key in other]
+    repeats = min((row["repeats"] for row in (*one.values(), *other.values())), default=1)
+    facts = _sentences(rows, repeats) if rows else ["The runs have no speed-up in common."]
+    only = len(one.keys() ^ other.keys())
+    facts += [f"{only} are in one run only."] if only else []
     return "\n".join(["# Two runs", "", *(f"- {fact}" for fact in facts), "", table(rows), ""])
 
 
-def _speedups(folder: Path) -> Speedups:
+def _speedups(folder: Path) -> dict[tuple[str, str, str], Row]:
+    """By experiment, place and method."""
     path = folder / "results.json"
     if not path.is_file():
         raise refusal("--compare", str(folder), "no results.json there", "name a finished run")
-    found: Speedups = {}
+    found = {}
     for key, experiment in json.loads(path.read_text(encoding="utf-8"))["experiments"].items():
         for row in rated(experiment["rows"]):
             if row["method"] != PLAIN.name:
@@ -50,51 +49,43 @@ def _speedups(folder: Path) -> Speedups:
     return found
 
 
-def _apart(one: Row, other: Row) -> float:
-    """How far two spreads lie apart: 0 if they touch, else the ratio of the nearest ends less 1."""
-    low, high = sorted((one, other), key=lambda row: float(row["speedup"]))
-    return max(0.0, float(high["speedup_min"] / low["speedup_max"]) - 1)
-
-
 def _pair(key: tuple[str, str, str], one: Row, other: Row) -> Row:
-    experiment, place, method = key
-    apart = _apart(one, other)
+    """`apart`: how far two spreads lie apart, 0 if they touch, else the ratio of the nearest ends
+    less 1."""
+    low, high = sorted((one, other), key=lambda row: float(row["speedup"]))
+    apart = max(0.0, float(high["speedup_min"] / low["speedup_max"]) - 1)
     return {
-        "experiment": experiment,
-        "where": place,
-        "method": method,
+        **dict(zip(("experiment", "where", "method"), key, strict=True)),
         "first": speedup_text(one),
         "second": speedup_text(other),
         "second / first": other["speedup"] / one["speedup"],
         "first tau": one["tau"],
         "second tau": other["tau"],
+        "apart": apart,
         "spreads": "touch" if apart == 0 else f"{100 * apart:.0f} % apart",
     }
 
 
-def _sentences(common: list[tuple[str, str, str]], first: Speedups, second: Speedups) -> list[str]:
-    if not common:
-        return ["The runs have no speed-up in common."]
-    gaps = {key: _apart(first[key], second[key]) for key in common}
-    agreeing = [key for key in common if gaps[key] == 0]
-    moved = sorted(abs(second[key]["speedup"] / first[key]["speedup"] - 1) for key in common)
-    taus = {key: [run[key]["tau"] or 1 for run in (first, second)] for key in common}
-    other = [key for key, (one, two) in taus.items() if abs(one - two) > TAU_STEP]
-    repeats = min(row["repeats"] for run in (first, second) for row in run.values())
+def _sentences(rows: list[Row], repeats: int) -> list[str]:
+    agreeing = sum(row["apart"] == 0 for row in rows)
+    moved = sorted(abs(row["second / first"] - 1) for row in rows)
     found = [
-        f"{len(agreeing)} of {len(common)} speed-ups agree: their spreads touch.",
+        f"{agreeing} of {len(rows)} speed-ups agree: their spreads touch.",
         f"Half of the medians moved by less than {100 * moved[len(moved) // 2]:.0f} %, "
         f"the one that moved most by {100 * moved[-1]:.0f} %.",
     ]
+    taus = [(row["method"], row["first tau"] or 1, row["second tau"] or 1) for row in rows]
+    other = [method for method, one, two in taus if abs(one - two) > TAU_STEP]
     if other:
-        names = ", ".join(dict.fromkeys(method for _, _, method in other))
+        names = ", ".join(dict.fromkeys(other))
         found.append(f"tau differs in {len(other)}, which decoded something else: {names}.")
-    if len(agreeing) < len(common):
-        worst = max(gaps, key=gaps.__getitem__)
-        near = sum(gap <= NOISE for gap in gaps.values())
+    if agreeing < len(rows):
+        worst = max(rows, key=lambda row: row["apart"])
+        near = sum(row["apart"] <= NOISE for row in rows)
+        where = " ".join(filter(None, (worst["experiment"], worst["where"], worst["method"])))
         found.append(
-            f"{near} are less than a tenth apart; the furthest, by {100 * gaps[worst]:.0f} %: "
-            f"{' '.join(part for part in worst if part)}."
+            f"{near} are less than a tenth apart; the furthest, by {100 * worst['apart']:.0f} %: "
+            f"{where}."
         )
         chance = 2 / math.comb(2 * repeats, repeats)
         found.append(

@@ -2,7 +2,8 @@
 """The figures, as SVG: text that can be committed. Without matplotlib there are none."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,25 +31,30 @@ def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
         for result in results:
             result.notes.append("No figure: install vllm-eagle-pangu[bench] for matplotlib.")
         return {}
-    import matplotlib
-
-    matplotlib.use("svg")
-    # The same figures give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "eagle-pangu"
-    from matplotlib import pyplot
-
     drawn = defaultdict(list)
     for result in results:
         for name, (chosen, draw) in _DRAWN.items():
             rows = chosen(result) if name.startswith(result.key) else []
             if rows:
-                figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
-                draw(axes, rows)
-                axes.spines[["top", "right"]].set_visible(False)
-                figure.savefig(out / name, metadata={"Date": None})
-                pyplot.close(figure)
+                with canvas(out / name) as axes:
+                    draw(axes, rows)
                 drawn[result.key].append(name)
     return drawn
+
+
+@contextmanager
+def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator[Any]:
+    """Axes, in a figure of `size` in inches that is written to `path`, .svg or .png."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    yield axes
+    axes.spines[["top", "right"]].set_visible(False)
+    # The same figures give the same file.
+    with rc_context({"svg.hashsalt": "eagle-pangu"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _rated(result: Result, **having: Any) -> list[Row]:

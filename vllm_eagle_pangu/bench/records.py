@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records: one line for each measurement, appended as soon as it is there, merged by key."""
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.files import write_csv
 
 Record = dict[str, Any]
@@ -37,13 +39,23 @@ def record_file(folder: Path, rank: int) -> Path:
 
 
 def open_records(path: Path) -> TextIO:
-    """A rank's file, to append lines to; one that a killed process cut is taken off first."""
+    """A rank's file, to append lines to, locked till it is closed or this process ends.
+
+    A line that a killed process cut is taken off first. Raises ValueError where the folder's file
+    system has no locks.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        whole = path.read_bytes()
-        if not whole.endswith(b"\n"):
-            path.write_bytes(whole[: whole.rfind(b"\n") + 1])
-    return path.open("a", encoding="utf-8", buffering=1)
+    file = path.open("a", encoding="utf-8", buffering=1)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        file.close()
+        mend = "name one on a file system that has locks"
+        raise refusal("--out", str(path.parent), f"cannot lock a file ({error})", mend) from error
+    whole = path.read_bytes()
+    if not whole.endswith(b"\n"):
+        file.truncate(whole.rfind(b"\n") + 1)
+    return file
 
 
 def read_records(folder: Path) -> dict[Key, Record]:

@@ -20,7 +20,7 @@ from vllm_eagle_pangu.bench.experiments.throughput import Temperature, Throughpu
 from vllm_eagle_pangu.bench.records import key_of, read_records, record_file
 from vllm_eagle_pangu.bench.results import write_results
 from vllm_eagle_pangu.bench.session import Session
-from vllm_eagle_pangu.bench.sharding import APPEAR_S, Rank, locked, wait_for_others
+from vllm_eagle_pangu.bench.sharding import APPEAR_S, Rank, wait_for_others
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.files import facts, write_json
@@ -64,7 +64,7 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
         bench.parts[experiment.key] = [p for group in groups for p in group.cut(config.hosts)]
     session = Session(bench, rank)
     appear_by = time.monotonic() + APPEAR_S
-    with ended_by_sigterm(), locked(record_file(out, rank.rank)), closing(session):
+    with ended_by_sigterm(), closing(session):
         try:
             for experiment in experiments:
                 for part in bench.parts[experiment.key]:

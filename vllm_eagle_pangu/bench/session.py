@@ -7,7 +7,6 @@ import zlib
 from dataclasses import asdict, replace
 from typing import Any
 
-from vllm_eagle_pangu.bench.config import BenchConfig
 from vllm_eagle_pangu.bench.engines import STOP_TIMEOUT_S, EngineError, EnginePool, Request
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group, rounds
@@ -20,18 +19,13 @@ from vllm_eagle_pangu.measure.prompts import Prompt
 SETTLE_S = 0.25
 
 
-def engine_options(config: BenchConfig) -> dict[str, Any]:
-    """Arguments of `LLM`, the same for every method."""
-    options = asdict(config.engine) | {"seed": config.seed}
-    return options | {"kv_cache_memory_bytes": options.pop("kv_cache_bytes")}
-
-
 class Session:
     """The engines and the records of one rank."""
 
     def __init__(self, bench: Bench, rank: Rank) -> None:
         self.bench, self.config, self.rank = bench, bench.config, rank
-        options = engine_options(bench.config)
+        options = asdict(bench.config.engine) | {"seed": bench.config.seed}
+        options["kv_cache_memory_bytes"] = options.pop("kv_cache_bytes")
         self._pool = EnginePool(str(bench.target), options, bench.config.hosts)
         self.records = read_records(bench.out)
         self._file = open_records(record_file(bench.out, rank.rank))

@@ -9,8 +9,7 @@ their locks.
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,22 +48,6 @@ class Rank:
 
     def others(self) -> list[int]:
         return [other for other in range(self.world_size) if other != self.rank]
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """While open, `path` is locked: this process lives.
-
-    Raises ValueError where the folder's file system has no locks.
-    """
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            mend = "name one on a file system that has locks"
-            why = f"cannot lock a file ({error})"
-            raise refusal("--out", str(path.parent), why, mend) from error
-        yield
 
 
 def is_locked(path: Path) -> bool:

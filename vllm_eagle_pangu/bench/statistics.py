@@ -3,8 +3,9 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record, key_of
@@ -14,10 +15,8 @@ from vllm_eagle_pangu.measure.statistics import tau as tau_of
 
 # A method's in one group, each to a prompt's turn in a repeat.
 Answers = list[Record]
-# Prompt and turn.
-Place = tuple[str, int]
-# A method's record, and plain decoding's.
-Pair = tuple[Record, Record]
+_turn_of = itemgetter("prompt", "turn")
+Item = TypeVar("Item")
 
 
 def answers_of(records: Iterable[Record], group: Group, method: Method) -> Answers:
@@ -26,11 +25,11 @@ def answers_of(records: Iterable[Record], group: Group, method: Method) -> Answe
     return [one for one in records if key_of(one)[: len(wanted)] == wanted and "output_ids" in one]
 
 
-def repeats_of(answers: Answers) -> dict[Place, Answers]:
-    """What was answered to each turn."""
-    found: dict[Place, Answers] = defaultdict(list)
-    for record in answers:
-        found[record["prompt"], record["turn"]].append(record)
+def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    """By what `key` says of them, in the order of the first of each."""
+    found: dict[Any, list[Item]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
     return dict(found)
 
 
@@ -41,7 +40,7 @@ def tau(answers: Answers) -> float | None:
 
 def tokens_per_second(answers: Answers) -> float:
     """All tokens over all time, of each answer the median of its repeats."""
-    turns = repeats_of(answers).values()
+    turns = grouped(answers, _turn_of).values()
     return rate(
         (repeats[0]["output_tokens"] for repeats in turns),
         ([record["seconds"] for record in repeats] for repeats in turns),
@@ -54,23 +53,19 @@ def speedups(answers: Answers, plain: Answers) -> tuple[list[float], list[float]
     Per repeat, of all prompts together; per prompt and turn, the median over the repeats.
     """
     of_plain = {key_of(record)[-3:]: record for record in plain}
-    by_repeat: dict[int, list[Pair]] = defaultdict(list)
-    by_place: dict[Place, list[Pair]] = defaultdict(list)
-    for record in answers:
-        prompt, turn, repeat = place = key_of(record)[-3:]
-        if place in of_plain:
-            pair = record, of_plain[place]
-            by_repeat[repeat].append(pair)
-            by_place[prompt, turn].append(pair)
+    both = [(record, of_plain.get(key_of(record)[-3:])) for record in answers]
+    pairs = [(mine, theirs) for mine, theirs in both if theirs is not None]
+    by_repeat = grouped(pairs, lambda pair: pair[0]["repeat"])
+    by_turn = grouped(pairs, lambda pair: _turn_of(pair[0]))
     overall = [_ratio(by_repeat[repeat]) for repeat in sorted(by_repeat)]
-    return overall, [statistics.median(_ratio([p]) for p in pairs) for pairs in by_place.values()]
+    return overall, [statistics.median(_ratio([p]) for p in of) for of in by_turn.values()]
 
 
 def summary(answers: Answers, plain: Answers) -> dict[str, Any]:
     """The row of a method: speed, latency, acceptance, and the spread of its speed-up."""
     steps = [step for record in answers for step in record["steps_ms"]]
     mine, theirs = (
-        {place: repeats[0]["output_ids"] for place, repeats in repeats_of(each).items()}
+        {place: repeats[0]["output_ids"] for place, repeats in grouped(each, _turn_of).items()}
         for each in (answers, plain)
     )
     row: dict[str, Any] = {
@@ -93,7 +88,7 @@ def summary(answers: Answers, plain: Answers) -> dict[str, Any]:
     return row
 
 
-def _ratio(pairs: list[Pair]) -> float:
+def _ratio(pairs: list[tuple[Record, Record]]) -> float:
     mine, plain = (
         sum(record["output_tokens"] for record in those) / sum(r["seconds"] for r in those)
         for those in zip(*pairs, strict=True)

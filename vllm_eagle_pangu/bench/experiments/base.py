@@ -58,9 +58,6 @@ class Bench:
     conversations: Conversations
     parts: dict[str, list[Group]] = field(default_factory=dict)
 
-    def some(self, count: int | None) -> tuple[Prompt, ...]:
-        return tuple(spread(self.prompts, count))
-
     def methods(self) -> tuple[Method, ...]:
         """Of E1, plain decoding first."""
         chosen = self.config.throughput or ThroughputConfig()
@@ -68,12 +65,11 @@ class Bench:
         following = (*map(scheduled_chain, chosen.schedules), *map(adaptive, chosen.adaptive))
         return (PLAIN, *chains, *map(tree, chosen.trees), *following)
 
-    def part(self, key: str, method: Method, temperature: float = 0.0) -> Group | None:
-        """The part of an experiment that measures a method at a temperature."""
-        for part in self.parts.get(key, []):
-            if method in part.methods and part.temperature == temperature:
-                return part
-        return None
+    def part(self, method: Method, *keys: str, temperature: float = 0.0) -> Group | None:
+        """Of the first of these experiments that measures a method at a temperature, that part."""
+        parts = (part for key in keys for part in self.parts.get(key, ()))
+        fitting = (p for p in parts if method in p.methods and p.temperature == temperature)
+        return next(fitting, None)
 
     def row(
         self,
@@ -104,6 +100,11 @@ class Experiment:
         self.bench = bench
         self.config = getattr(bench.config, SECTIONS[self.key])
         self.errors: list[str] = []
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """As many of the general selection as its section takes."""
+        return tuple(spread(self.bench.prompts, self.config.prompts))
 
     def groups(self) -> list[Group]:
         return []

@@ -12,9 +12,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,10 @@ from vllm_eagle_pangu.bench.experiments.base import (
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.records import Key, Record
 from vllm_eagle_pangu.bench.session import Session
+from vllm_eagle_pangu.bench.statistics import Answers, grouped, speedups
 from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
 from vllm_eagle_pangu.measure.server import SERVED_NAME, Server, server_environment
-from vllm_eagle_pangu.measure.statistics import spread_of, tau
+from vllm_eagle_pangu.measure.statistics import spread_of
 from vllm_eagle_pangu.measure.turns import turns
 
 CLIENT_TIMEOUT_S = 900.0
@@ -117,35 +118,32 @@ class Concurrency(Experiment):
             print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
 
     def fill(self, result: Result, records: list[Record]) -> None:
-        runs: dict[tuple[int, str], dict[int, Record]] = defaultdict(dict)
-        for record in records:
-            if record["experiment"] == self.key and "error" not in record:
-                level = int(record["group"].removeprefix("concurrency-"))
-                runs[level, record["method"]][record["repeat"]] = record
-        for level, method in sorted(
-            runs, key=lambda at: (at[0], KINDS.index(at[1].partition("-")[0]))
-        ):
-            plain = runs.get((level, PLAIN.name), {})
-            result.rows.append(_row(level, method, runs[level, method], plain))
+        mine = [r for r in records if r["experiment"] == self.key and "error" not in r]
+        mine.sort(key=lambda record: KINDS.index(record["method"].partition("-")[0]))
+        for _, of_level in sorted(grouped(mine, _level).items()):
+            runs = grouped(of_level, itemgetter("method"))
+            result.rows += [_row(each, runs.get(PLAIN.name, [])) for each in runs.values()]
         result.notes.append(
             "`vllm serve` and `vllm bench serve`; the client shares the processor with the server. "
             "tau from the server's own counters."
         )
-        for method in dict.fromkeys(row["method"] for row in result.rows):
+        for method, rows in grouped(result.rows, itemgetter("method")).items():
             if method != PLAIN.name:
-                rows = [row for row in result.rows if row["method"] == method]
                 result.conclusions += pays_until(method, rows, "concurrency")
 
 
-def _row(level: int, method: str, mine: dict[int, Record], plain: dict[int, Record]) -> Row:
-    names = ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms")
-    figures = {name: statistics.median(r[name] for r in mine.values()) for name in names}
-    taus = [record["tau"] for record in mine.values() if record["tau"] is not None]
-    requests = next(iter(mine.values()))["requests"]
-    row = {"concurrency": level, "method": method, "requests": requests, **figures}
+def _level(record: Record) -> int:
+    return int(record["group"].removeprefix("concurrency-"))
+
+
+def _row(runs: Answers, plain: Answers) -> Row:
+    first = runs[0]
+    row = {"concurrency": _level(first), "method": first["method"], "requests": first["requests"]}
+    for name in ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms"):
+        row[name] = statistics.median(run[name] for run in runs)
+    taus = [run["tau"] for run in runs if run["tau"] is not None]
     row["tau"] = statistics.mean(taus) if taus else None
-    both = [repeat for repeat in mine if repeat in plain]
-    ratios = [mine[repeat]["tokens_per_s"] / plain[repeat]["tokens_per_s"] for repeat in both]
+    ratios, _ = speedups(runs, plain)
     return row | (spread_of(ratios) if ratios else {})
 
 
@@ -202,7 +200,6 @@ def client_command(
 
 def measure_load(server: Server, dataset: Path, level: int, requests: int) -> dict[str, Any]:
     """The figures of one point. Raises RuntimeError where the client or a request failed."""
-    drafts, accepted = server.counters()
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = client_command(server, dataset, level, requests, result)
@@ -221,6 +218,6 @@ def measure_load(server: Server, dataset: Path, level: int, requests: int) -> di
         found = json.loads(result.read_text(encoding="utf-8"))
     if found["failed"] or found["completed"] != requests:
         raise RuntimeError(f"{found['completed']} of {requests} requests were answered")
-    after = server.counters()
     figures = {ours: found[theirs] for theirs, ours in FIGURES.items()}
-    return {**figures, "tau": tau(after[0] - drafts, after[1] - accepted)}
+    # From the server's counters, warm-up left out; not there where nothing was drafted.
+    return {**figures, "tau": found.get("spec_decode_acceptance_length")}

@@ -19,9 +19,8 @@ class Expectation(Experiment):
     title = "Expected and measured speed-up"
 
     def groups(self) -> list[Group]:
-        prompts = self.bench.some(self.config.prompts)
         methods = self.bench.methods()
-        return [Group(self.key, "forwards", methods, prompts, forward_times=True)]
+        return [Group(self.key, "forwards", methods, self.prompts, forward_times=True)]
 
     def fill(self, result: Result, records: list[Record]) -> None:
         result.notes.append(
@@ -55,7 +54,7 @@ class Expectation(Experiment):
         forward = _median(mine, "forward_ms")
         # The speed-up were a step nothing but its target forward.
         bound = tokens * base["step_ms"] / forward
-        headline = self.bench.row(records, self.bench.part("E1", method), method)
+        headline = self.bench.row(records, self.bench.part(method, "E1"), method)
         measured = (headline or figures)["speedup"]
         return {
             "method": method.name,

@@ -29,9 +29,7 @@ class Stages(Experiment):
 
     def groups(self) -> list[Group]:
         methods = (PLAIN, *map(tree, self.config.trees))
-        return [
-            Group(self.key, "traced", methods, self.bench.some(self.config.prompts), traced=True)
-        ]
+        return [Group(self.key, "traced", methods, self.prompts, traced=True)]
 
     def fill(self, result: Result, records: list[Record]) -> None:
         result.notes.append(

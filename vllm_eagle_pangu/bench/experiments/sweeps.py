@@ -15,9 +15,8 @@ class Budget(Experiment):
 
     def groups(self) -> list[Group]:
         """A sweep is whole, also where E1 has its points: neighbours in time are compared."""
-        prompts = self.bench.some(self.config.prompts)
         return [
-            Group(self.key, name, (PLAIN, *map(tree, shapes)), prompts)
+            Group(self.key, name, (PLAIN, *map(tree, shapes)), self.prompts)
             for name, shapes in self.config.sweeps().items()
         ]
 
@@ -61,7 +60,7 @@ class Window(Experiment):
     def fill(self, result: Result, records: list[Record]) -> None:
         for window in self.config.windows:
             method = tree(self.config.tree, window)
-            row = self.bench.row(records, self.bench.part(self.key, method), method)
+            row = self.bench.row(records, self.bench.part(method, self.key), method)
             if row is not None:
                 result.rows.append({"window": "all" if window is None else window, **row})
         whole = next((row for row in result.rows if row["window"] == "all"), None)

@@ -22,14 +22,13 @@ class Throughput(Experiment):
     title = "Throughput at batch 1"
 
     def groups(self) -> list[Group]:
-        prompts = self.bench.some(self.config.prompts)
-        return [Group(self.key, "batch-1", self.bench.methods(), prompts)]
+        return [Group(self.key, "batch-1", self.bench.methods(), self.prompts)]
 
     def rows(self, records: list[Record]) -> list[Row]:
         return [
             {"kind": method.kind, "nodes": method.nodes, **row}
             for method in self.bench.methods()
-            if (row := self.bench.row(records, self.bench.part(self.key, method), method))
+            if (row := self.bench.row(records, self.bench.part(method, self.key), method))
         ]
 
     def fill(self, result: Result, records: list[Record]) -> None:
@@ -74,9 +73,8 @@ class Temperature(Experiment):
 
     def groups(self) -> list[Group]:
         """Greedy is E1, if that has the prompts."""
-        prompts = self.bench.some(self.config.prompts)
         return [
-            Group(self.key, f"temperature-{value}", self._methods(), prompts, value)
+            Group(self.key, f"temperature-{value}", self._methods(), self.prompts, value)
             for value in self.config.temperatures
             if value > 0 or not self._greedy_in_e1()
         ]
@@ -87,18 +85,14 @@ class Temperature(Experiment):
 
     def _greedy_in_e1(self) -> bool:
         there = {prompt for part in self.bench.parts.get("E1", ()) for prompt in part.prompts}
-        return there.issuperset(self.bench.some(self.config.prompts))
-
-    def _group(self, method: Method, temperature: float) -> Group | None:
-        own = self.bench.part(self.key, method, temperature)
-        return own or (self.bench.part("E1", method) if temperature == 0 else None)
+        return there.issuperset(self.prompts)
 
     def fill(self, result: Result, records: list[Record]) -> None:
-        prompts = self.bench.some(self.config.prompts)
         for method in self._methods():
             swept = []
             for value in sorted(self.config.temperatures):
-                row = self.bench.row(records, self._group(method, value), method, prompts)
+                part = self.bench.part(method, self.key, Throughput.key, temperature=value)
+                row = self.bench.row(records, part, method, self.prompts)
                 if row is not None:
                     row.pop("same_as_plain", None)  # other draws, the same distribution
                     swept.append({"temperature": value, "kind": method.kind, **row})
