@@ -38,9 +38,10 @@ from vllm_eagle_pangu.step.drafter import Eagle3Drafter
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
+from vllm_eagle_pangu.step.report import Unseen
 from vllm_eagle_pangu.step.rows import LayerScratch
 from vllm_eagle_pangu.step.stages import Stages
-from vllm_eagle_pangu.step.step import Step, Unseen
+from vllm_eagle_pangu.step.step import Step
 from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:

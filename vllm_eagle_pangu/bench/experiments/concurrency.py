@@ -113,7 +113,7 @@ class Concurrency(Experiment):
                     found = measure_load(servers[method], dataset, level, requests)
                     session.record(key, found)
                 # The other points are measured all the same.
-                except (RuntimeError, OSError) as error:
+                except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
                     session.record(key, {"error": str(error)})
             print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
 
@@ -125,7 +125,7 @@ class Concurrency(Experiment):
             result.rows += [_row(each, runs.get(PLAIN.name, [])) for each in runs.values()]
         result.notes.append(
             "`vllm serve` and `vllm bench serve`; the client shares the processor with the server. "
-            "tau from the server's own counters."
+            "tau of its requests, as it reports it."
         )
         for method, rows in grouped(result.rows, itemgetter("method")).items():
             if method != PLAIN.name:
