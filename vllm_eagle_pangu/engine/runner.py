@@ -6,9 +6,9 @@ vLLM calls, in this order: `_prepare_inputs`, which places the trees in its batc
 draws, walks and commits, and `propose_draft_token_ids`, which drafts. Everything else is vLLM's.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from vllm.config import get_layers_from_vllm_config
@@ -46,6 +46,7 @@ from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:
     import numpy as np
+    from vllm.config import SpeculativeConfig
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import ModelRunnerOutput
@@ -57,6 +58,8 @@ else:
     GPUModelRunner = object
 
 logger = init_logger(f"vllm.{__name__}")
+
+Output = TypeVar("Output")
 
 
 class TreeRunnerMixin(GPUModelRunner):
@@ -71,6 +74,7 @@ class TreeRunnerMixin(GPUModelRunner):
     device_implementation: ClassVar[str]
     head_class: ClassVar[type[DraftHead]] = DraftHead
     strided_pages: ClassVar[bool] = False
+    speculative_config: "SpeculativeConfig | None"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -223,30 +227,30 @@ class TreeRunnerMixin(GPUModelRunner):
         batch = len(scheduler_output.num_scheduled_tokens)
         rows = scheduler_output.total_num_scheduled_tokens
         self.in_flight = self.step.begin(batch, rows, has_trees)
-        with self._watched():
-            output = super().execute_model(scheduler_output, *args, **kwargs)
+        output = self._watched(super().execute_model, scheduler_output, *args, **kwargs)
         self.stages.enter("other")
         return output
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput":
-        with self._watched():
-            output = super().sample_tokens(*args, **kwargs)
-        if isinstance(self.in_flight, Accepted | Unseen):
+        output = self._watched(super().sample_tokens, *args, **kwargs)
+        if isinstance(self.in_flight, (Accepted, Unseen)):
             self.step.end(self.in_flight)
             self.in_flight = None
         return output
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """vLLM's part of a step: observers learn of its failure; one that passes unseen is plain
+    def _watched(self, half: Callable[..., Output], *args: Any, **kwargs: Any) -> Output:
+        """A half of vLLM's step: observers learn of its failure; one that passes unseen is plain
         decoding's all through."""
-        plain = isinstance(self.in_flight, Unseen)
+        own = self.speculative_config
+        if isinstance(self.in_flight, Unseen):
+            self.speculative_config = None
         try:
-            with lent(self, speculative_config=None) if plain else nullcontext():
-                yield
+            return half(*args, **kwargs)
         except Exception as error:
             self.stages.fail(error)
             raise
+        finally:
+            self.speculative_config = own
 
     def _update_states(self, scheduler_output: "SchedulerOutput") -> Any:
         for req_id in scheduler_output.finished_req_ids:
@@ -256,14 +260,15 @@ class TreeRunnerMixin(GPUModelRunner):
     def _prepare_inputs(
         self, scheduler_output: "SchedulerOutput", num_scheduled_tokens: "np.ndarray"
     ) -> Any:
+        if isinstance(self.in_flight, Unseen):
+            prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
+            self.step.miss(slots_of(self, self.in_flight.rows))
+            return prepared
         self.stages.enter("prepare")
         # Without trees it is a plain batch, which vLLM prepares so where nobody speculates.
         none = not any(scheduler_output.scheduled_spec_decode_tokens.values())
         with lent(self, speculative_config=None) if none else nullcontext():
             prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
-        if isinstance(self.in_flight, Unseen):
-            self.step.miss(slots_of(self, self.in_flight.rows))
-            return prepared
         self.stages.enter("place")
         trees = self._scheduled_trees(scheduler_output)
         placed = self.step.before(view_of(self, bool(trees)), trees)
@@ -301,12 +306,14 @@ class TreeRunnerMixin(GPUModelRunner):
     def _sample(
         self, logits: torch.Tensor, spec_decode_metadata: "SpecDecodeMetadata | None"
     ) -> SamplerOutput:
+        placed = self.in_flight
+        if not isinstance(placed, Placed):
+            return super()._sample(logits, spec_decode_metadata)
         self.stages.enter("draw")
-        placed, params = self.in_flight, RequestSampling.of_step(self.input_batch)
-        if not isinstance(placed, Placed) or placed.trees is None:
+        params = RequestSampling.of_step(self.input_batch)
+        if placed.trees is None:
             output = self.sampler(logits=logits, sampling_metadata=params.by_request())
-            if isinstance(placed, Placed):
-                self.in_flight = self.step.after(placed, output.sampled_token_ids[:, 0].long())
+            self.in_flight = self.step.after(placed, output.sampled_token_ids[:, 0].long())
         else:
             counts, links = placed.logit_counts, lambda: links_of(placed)
             draws = draw(self.sampler, logits, params, counts, links, self._rows_per_draw())
