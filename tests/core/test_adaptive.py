@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import FOLLOWED, MEMORY, TREES, Account, AdaptiveShapes
-from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.adaptive import (
+    FOLLOWED,
+    MEMORY,
+    TOGETHER,
+    TREES,
+    Account,
+    AdaptiveShapes,
+)
+from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
@@ -86,7 +93,7 @@ def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
     policy = AdaptiveShapes(SHAPE, OPS)
     policy.costs.expect(1, 0.01)
     policy.costs.expect(16, 0.02)
-    policy.costs.plain.expect((1, 3), float(policy.costs.of_forward(3, np.zeros(1))[0]))
+    policy.costs.plain.expect((1, 3, 0), float(policy.costs.of_forward(3, np.zeros(1))[0]))
     tree = random_trees(seed, batch=3)
     policy.plan([None] * 3)
     (kept,) = policy.keep([tree], 3)
@@ -232,6 +239,10 @@ def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_loo
     for place, (kind, _) in enumerate(runs[:-1]):
         if kind == "rest":
             assert runs[place + 1][0] == "none" and runs[place + 1][1] >= FOLLOWED
+    # But for nobody once that look has failed: a step, which was planned before it was over.
+    for place, (kind, length) in enumerate(runs):
+        if kind == "none" and place > 2 and runs[place - 1][0] == "trees":
+            assert length == 1 and runs[place + 1][0] == "rest"
     # A smaller batch, whose trees nobody has seen, is not judged by drafts without a text.
     planned = [steps.step(2) for _ in range(FOLLOWED + 10)]
     assert set(planned[:FOLLOWED]) == {"none"} and "trees" in planned
@@ -270,6 +281,35 @@ def test_what_a_number_of_rows_takes_is_learnt_from_the_second_time_on():
     costs.solve()
     assert costs.plain.known == 10
     assert costs.of_plain(8) == pytest.approx(0.08, rel=0.1)
+
+
+def test_a_plain_step_takes_what_it_would_if_the_drafter_did_not_follow():
+    """Its time with a prompt's row, too."""
+    costs = StepCosts()
+    for turn in range(40):
+        prompts = 50 * (turn % 2)
+        seconds = {"verify": 0.01 + 0.0001 * prompts} | dict.fromkeys(FOLLOWING, 0.5)
+        report = StepReport(4, 4 + prompts, [], [], None, None, seconds)
+        costs.saw(report, drafted=0, before=0, width=1)
+    costs.solve()
+    assert costs.of_plain(4) == pytest.approx(0.01, rel=0.02)
+    assert costs.of_prompt_row(trees=False) == pytest.approx(0.0001, rel=0.05)
+
+
+def test_steps_of_a_rest_are_learnt_from_together():
+    steps = DearNodes()
+    while steps.step(4) != "rest":
+        pass
+    plain = steps.policy.costs.plain
+    before = plain.known
+    for _ in range(TOGETHER - 2):
+        assert steps.step(4) == "rest" and plain.known == before
+    steps.step(4)
+    assert plain.known == before + TOGETHER
+    # And at once by whoever asks.
+    steps.step(4)
+    assert steps.policy.account(4).plain_s == pytest.approx(0.01)
+    assert plain.known == before + TOGETHER + 1
 
 
 def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
@@ -401,29 +441,48 @@ def chains(policy: AdaptiveShapes, count: int) -> TreeBatch:
     return tree_of_parents(parent + 1, parent, depth, score=score)
 
 
-@pytest.mark.parametrize(("row", "chance", "drafts"), [(0.0005, 0.9, True), (0.01, 0.3, False)])
-def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, chance, drafts):
-    """`row`: seconds that a row adds to a forward of 0.02; `chance`: of a node to be accepted."""
-    policy, random = AdaptiveShapes(CHAIN, OPS), np.random.default_rng(0)
-    for rows in (1, 2, 4):
-        policy.costs.expect(rows, 0.02 + row * rows)
-    planned, spent = [], []
-    for _ in range(6000):
-        (shape,) = [None] if policy.rests(1) else policy.plan([None])
-        planned.append(shape)
+class ChainSteps:
+    """Steps of one request: seconds that a row adds to a forward of 0.02, and one of a prompt to
+    drafting behind it; tokens of prompts that come for each one emitted, read every fourth step,
+    and the chance of a node to be accepted."""
+
+    def __init__(self, row: float, chance: float, prompt: int = 0, read: float = 0.0) -> None:
+        self.policy, self.random = AdaptiveShapes(CHAIN, OPS), np.random.default_rng(0)
+        self.row, self.chance, self.prompt, self.read = row, chance, prompt, read
+        self.count = self.emitted = 0
+
+    def step(self) -> tuple[TreeShape | None, float, float]:
+        """What was planned, the seconds, and those of plain decoding for as many tokens."""
+        self.count += 1
+        rests = self.policy.rests(1)
+        (shape,) = [None] if rests else self.policy.plan([None])
         tree = paths = None
-        rows, seconds = 1, {}
+        prompts, seconds = 0, {}
+        if self.count % 4 == 0:
+            prompts, self.emitted = self.prompt * self.emitted, 0
         if shape is not None:
-            (tree,) = policy.keep([chains(policy, 1)], 1)
-            agrees = torch.from_numpy(random.random((1, tree.rows)) < chance)
+            (tree,) = self.policy.keep([chains(self.policy, 1)], 1)
+            agrees = torch.from_numpy(self.random.random((1, tree.rows)) < self.chance)
             draws = tree.tokens.roll(-1, dims=1).where(agrees, 0)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
-            rows = int(tree.valid.sum())
-            seconds = {"extend": 0.001, "grow": 0.001 * shape.depth}
-        seconds["verify"] = 0.02 + row * rows
-        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds))
+            seconds = {"grow": 0.001 * shape.depth}
+        if not rests:
+            seconds["extend"] = 0.001 + self.read * prompts
+        rows = 1 if tree is None else int(tree.valid.sum())
+        seconds["verify"] = 0.02 + self.row * (rows + prompts)
+        self.policy.observe(StepReport(1, rows + prompts, [], [], tree, paths, seconds))
         emitted = 1 + (0 if paths is None else int(paths.length.sum()))
-        spent.append((sum(seconds.values()), emitted * (0.02 + row)))
+        self.emitted += emitted
+        plain = emitted * (0.02 + self.row) + self.row * prompts
+        return shape, sum(seconds.values()), plain
+
+
+@pytest.mark.parametrize(("row", "chance", "drafts"), [(0.0005, 0.9, True), (0.01, 0.3, False)])
+def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, chance, drafts):
+    steps = ChainSteps(row, chance)
+    for rows in (1, 2, 4):
+        steps.policy.costs.expect(rows, 0.02 + row * rows)
+    planned, *spent = zip(*(steps.step() for _ in range(6000)), strict=True)
     # But for the few steps in which plain decoding is looked at, and the first look at trees.
     late = planned[-256:] if drafts else planned[TREES + 16 :]
     if drafts:
@@ -432,9 +491,23 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
         # In whole looks, which took a hundredth of the time.
         trees = sum(shape is not None for shape in late)
         assert trees > TREES and trees % TREES == 0
-        took, plain = np.sum(spent[TREES + 16 :], axis=0)
+        took, plain = np.sum(spent, axis=1, where=np.arange(6000) >= TREES + 16)
         assert 1 < took / plain < 1.02
-    assert policy.account(1).pays is drafts
+    assert steps.policy.account(1).pays is drafts
+
+
+@pytest.mark.parametrize(("read", "pays"), [(0.0, True), (0.001, True), (0.004, False)])
+def test_trees_have_to_pay_for_the_prompts_that_the_head_reads_behind_them(read, pays):
+    """Trees of twice plain decoding's speed, which bring a token in half of its 0.022 seconds, and
+    five tokens of prompts for each one; `read`: seconds that the head takes for one of these."""
+    steps = ChainSteps(0.002, 0.9, prompt=5, read=read)
+    late = [steps.step() for _ in range(2000)][-500:]
+    assert steps.policy.account(1).pays is pays
+    shapes, took, plain = zip(*late, strict=True)
+    assert sum(shape is not None for shape in shapes) > 400 if pays else shapes.count(None) > 400
+    assert sum(took) < 1.02 * sum(plain)
+    costs = steps.policy.costs
+    assert costs.of_prompt_row(trees=True) == pytest.approx(0.002 + read, rel=0.1)
 
 
 def test_what_is_believed_of_a_batch_can_be_asked():

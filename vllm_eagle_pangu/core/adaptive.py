@@ -32,6 +32,8 @@ SHARES = 16
 # What one request's tree weighs in what is remembered, and a step in what a second is worth.
 WEIGHT = 0.05
 OF_LATE = 1 / 64
+# And in how much of all tokens prompts are, which come one by one.
+PROMPTS = 1 / 256
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
 # From so many trees on something is known of them.
@@ -53,18 +55,21 @@ FEW, MULTIPLE = 16, 8
 # for so many requests at least; where none pay as often as takes this share of all time, at least
 # so many steps apart, and once the drafter has followed for so many steps again.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (8, 512), (8, 4096), 32
-LOOKING, LOOK_AGAIN, FOLLOWED = 0.01, 256, 32
+LOOKING, LOOK_AGAIN, FOLLOWED = 0.005, 256, 32
+# From so many steps of a rest at once is learnt: behind a forward even little work takes long.
+TOGETHER = 64
 # Trees that are farther from paying are not looked at for more requests.
 NEAR = 0.95
 
 
 @dataclass(frozen=True)
 class Account:
-    """What is believed of a batch's steps that read no prompts.
+    """What is believed of a batch's steps.
 
-    Whether trees pay; tokens per second without and with them, 0 where unknown; seconds of a step
-    without trees, and of one with them: of the target's forward without nodes, a row more, a level
-    below the first, and all else.
+    Whether trees pay, beside as much of prompts as of late. Of steps that read no prompts, tokens
+    per second without and with them, 0 where unknown; seconds of a step without trees, and of one
+    with them: of the target's forward without nodes, a row more, a level below the first, and all
+    else.
     """
 
     pays: bool
@@ -127,6 +132,8 @@ class AdaptiveShapes:
         self._bins: list[list[int]] = []
         # Tokens that steps with trees for most emitted of late, and that they were to emit.
         self._emitted = self._hoped = 0.0
+        # Tokens that steps emitted of late, and those of prompts that they read.
+        self._tokens = self._prompts = 0.0
         # Tokens per second that steps with trees are to emit. In tokens, what is worth the time of:
         # a row, a level, and a forward by its nodes.
         self._rate = self._row = self._level = 0.0
@@ -138,6 +145,8 @@ class AdaptiveShapes:
         # Plans since the drafter last missed what a step committed, and since which plan nobody
         # has wanted it to know.
         self._followed, self._wanted = FOLLOWED, 0
+        # What steps of a rest were, as far as nothing was learnt from them yet.
+        self._rested: list[StepReport] = []
         # By the power of 2 that holds the batch; of the one whose trees are being looked at.
         self._seen_of: dict[int, _Seen] = {}
         self._look: _Seen | None = None
@@ -156,6 +165,7 @@ class AdaptiveShapes:
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""
+        self._learn_of_rest()
         batch = len(requests)
         self._plans += 1
         self._bins.clear()
@@ -173,6 +183,9 @@ class AdaptiveShapes:
             plain = self.costs.of_plain(batch)
             pause = int(seen.lost / (LOOKING * plain)) if plain else 0
             seen.pause = min(max(pause, LOOK_AGAIN), LOOK_AT_TREES[1])
+            if not seen.pays:
+                # Nobody wants the drafter to follow any longer.
+                self._wanted = self._plans - FOLLOWED - 1
         seen.looking = looks_at_trees
         self._look = seen if looks_at_trees else None
         if seen.pays or looks_at_trees:
@@ -271,6 +284,19 @@ class AdaptiveShapes:
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
+        if self._followed:
+            self._learn(report)
+            return
+        self._rested.append(report)
+        if len(self._rested) == TOGETHER:
+            self._learn_of_rest()
+
+    def _learn_of_rest(self) -> None:
+        for rested in self._rested:
+            self._learn(rested)
+        self._rested.clear()
+
+    def _learn(self, report: StepReport) -> None:
         drafted, before = self._drafted, self._drafted_before
         self._drafted, self._drafted_before = 0, drafted
         usual = self._width_now == self._width_before == self._width
@@ -280,17 +306,21 @@ class AdaptiveShapes:
         accepted = 0 if paths is None else int(paths.length.sum())
         if tree is not None and paths is not None:
             self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
+        emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
+        self._tokens += PROMPTS * (emitted - self._tokens)
+        self._prompts += PROMPTS * (prompts - self._prompts)
         plain = self.costs.of_plain(report.batch)
-        if self._look is not None and plain and report.rows == report.batch + report.nodes:
-            took = sum(believed_seconds(report))
-            self._look.lost += took - plain * (1 + accepted / report.batch)
+        if self._look is not None and plain:
+            took = sum(believed_seconds(report)) - prompts * self.costs.of_prompt_row(trees=False)
+            self._look.lost += took - plain * emitted / report.batch
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
         if seconds and self._rate and usual:
-            self._emitted += OF_LATE * (drafted + accepted - self._emitted)
+            self._emitted += OF_LATE * (emitted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
 
     def account(self, batch: int) -> Account:
         """Of steps of so many requests, by all that was seen."""
+        self._learn_of_rest()
         seen = self._seen_of.get(batch.bit_length())
         costs = self.costs
         costs.solve()
@@ -327,7 +357,8 @@ class AdaptiveShapes:
         if anew and self._seen_whole >= ENOUGH and self.costs.rest.known >= REMEMBERED:
             self._choose_width(batch)
         self._rate = self._expected(batch)
-        rate = self._promised(self._rate)
+        rate = self._beside_prompts(self._promised(self._rate), trees=True)
+        plain = self._beside_prompts(plain, trees=False)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
         self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
@@ -340,13 +371,20 @@ class AdaptiveShapes:
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
             seen.near = rate > plain * NEAR
         elif seen.plans > 2 * self._looks(batch):
-            # Steps that teach are rare, as where nearly all read prompts.
+            # Steps that teach what trees take are rare.
             seen.pays = False
         self._batch = batch
 
     def _promised(self, rate: float) -> float:
         """Of an expected rate, as much as steps kept of late."""
         return rate * (self._emitted / self._hoped if self._hoped else 1.0)
+
+    def _beside_prompts(self, rate: float, trees: bool) -> float:
+        """Tokens per second where steps bring so many, and read as much of prompts as of late."""
+        if not rate or not self._tokens:
+            return rate
+        prompts = self._prompts / self._tokens
+        return 1 / (1 / rate + prompts * self.costs.of_prompt_row(trees))
 
     def _expected(self, batch: int) -> float:
         """Tokens per second with trees, which are worth what they were lately; 0 before enough of

@@ -8,21 +8,25 @@ import numpy as np
 from vllm_eagle_pangu.core.durations import ENOUGH, HICCUP, Durations
 from vllm_eagle_pangu.core.policy import StepReport
 
+# What a step leaves out that the drafter misses.
+FOLLOWING = ("place", "accept", "commit", "extend", "grow")
+
 
 class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
-    `plain`: of a step without trees. Of one with trees for most, `forward`: of the target, with its
-    logits and draws, by rows and requests; `level`: of drafting a level below the first, by rows;
-    `rest`: of all else, by trees and rows of a level. For stages that are measured where they run:
-    on the host. Steps that also read prompts teach nothing, nor do those whose rows, or rows of a
-    level, are of a number that was never seen, as on a CPU the first matrix product of a size takes
-    far longer.
+    `plain`: of a step without trees, which the drafter misses, by requests. Of one with trees for
+    most, `forward`: of the target, with its logits and draws, by rows and requests; `level`: of
+    drafting a level below the first, by rows; `rest`: of all else, by trees and rows of a level.
+    Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
+    that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
+    number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
+    product of a size takes far longer.
     """
 
     def __init__(self) -> None:
-        self.forward = Durations(3)
-        self.plain, self.level, self.rest = Durations(2), Durations(2), Durations(3)
+        self.forward = Durations(4)
+        self.plain, self.level, self.rest = Durations(3), Durations(2), Durations(4)
         self.clock = time.perf_counter
         # Of the trees being drafted, of levels below the first: their seconds, how many these are
         # of, how many there are beside, and since when the last one runs.
@@ -34,7 +38,7 @@ class StepCosts:
 
     def expect(self, rows: int, seconds: float) -> None:
         """A forward of so many rows is believed to take `seconds`."""
-        self.forward.expect((1, rows, 0), seconds)
+        self.forward.expect((1, rows, 0, 0), seconds)
 
     def solve(self) -> None:
         """Let all that was seen count from now on."""
@@ -43,11 +47,11 @@ class StepCosts:
 
     def of_plain(self, batch: int) -> float:
         """Seconds of a step without trees; 0 where none was seen."""
-        return float(self.plain.each @ (1, batch))
+        return float(self.plain.each @ (1, batch, 0))
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
-        first, row, request = self.forward.each
+        first, row, request, _ = self.forward.each
         return first + row * (batch + nodes) + request * batch
 
     def of_level(self, rows: int) -> float:
@@ -56,7 +60,12 @@ class StepCosts:
 
     def of_rest(self, trees: int, width: int) -> float:
         """Seconds of all but the forward and the levels below the first."""
-        return float(self.rest.each @ (1, trees, trees * width))
+        return float(self.rest.each @ (1, trees, trees * width, 0))
+
+    def of_prompt_row(self, trees: bool) -> float:
+        """Seconds that a token of a prompt adds to a step, with trees or without."""
+        plain = float(self.plain.each[-1])
+        return max(float(self.forward.each[-1] + self.rest.each[-1]), plain) if trees else plain
 
     def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape
@@ -76,28 +85,33 @@ class StepCosts:
 
     def saw(self, report: StepReport, drafted: int, before: int, width: int) -> float:
         """Learn from a step, which drafted so many trees, so wide, and the one before it so many;
-        returns its seconds as far as they are believed, 0 where they teach nothing."""
+        returns its seconds as far as they are believed and not of prompts, 0 where it does not tell
+        what trees take."""
         forward, rest = believed_seconds(report)
         rest -= self.aside
         self.aside = 0.0
-        batch, nodes = report.batch, report.nodes
-        rows = drafted * width
-        known = report.rows in self._rows and rows in self._level_rows
+        batch, verified = report.batch, report.batch + report.nodes
+        rows, prompts = drafted * width, report.rows - verified
+        known = (prompts or report.rows in self._rows) and rows in self._level_rows
         self._rows.add(report.rows)
         self._level_rows.add(rows)
-        if known and report.rows == batch + nodes:
-            # The first step behind one with trees finds other things in the caches.
-            if not nodes and not drafted and not before:
-                self.plain.add((1, batch), forward + rest)
-            elif min(drafted, before) > batch / 2:
-                if self._timed:
-                    self.level.add((1, rows), self._levels / self._timed)
-                levels = self._levels + self._more * self.of_level(rows)
-                usual = float(self.forward.each @ (1, report.rows, batch)) + levels
-                usual += self.of_rest(drafted, width)
-                self.forward.add((1, report.rows, batch), forward)
-                self.rest.add((1, drafted, rows), max(rest - levels, 0.0))
-                return min(forward + rest, HICCUP * usual) if self.rest.known > ENOUGH else 0.0
+        if not known:
+            return 0.0
+        # The first step behind one with trees finds other things in the caches.
+        if not report.nodes and not drafted and not before:
+            rest -= sum(report.seconds.get(stage, 0.0) for stage in FOLLOWING)
+            self.plain.add((1, batch, prompts), forward + rest)
+        elif min(drafted, before) > batch / 2:
+            if self._timed:
+                self.level.add((1, rows), self._levels / self._timed)
+            levels = self._levels + self._more * self.of_level(rows)
+            of_prompts = prompts * self.of_prompt_row(True)
+            usual = float(self.forward.each @ (1, verified, batch, 0)) + levels
+            usual += self.of_rest(drafted, width)
+            self.forward.add((1, verified, batch, prompts), forward)
+            self.rest.add((1, drafted, rows, prompts), max(rest - levels, 0.0))
+            if self.rest.known > ENOUGH:
+                return min(max(forward + rest - of_prompts, usual / HICCUP), usual * HICCUP)
         return 0.0
 
 
