@@ -461,6 +461,7 @@ def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
         "a profile of twice the times": (recorded, 0, {"believed": 2.0}),
         "a head that is never right": (wrong, 0, {}),
         "twice as slow from the middle on": (recorded, half, {"slower": (half, 2.0)}),
+        "twice as fast from the middle on": (recorded, half, {"slower": (half, 0.5)}),
     }
     for batch in batches:
         for name, (told, since, how) in cases.items():

@@ -207,12 +207,14 @@ class DearNodes:
 
     def __init__(self) -> None:
         self.policy, self.nodes = AdaptiveShapes(SHAPE, OPS), 0
+        self.widths: list[int] = []
 
     def step(self, batch: int) -> str:
         """What was planned."""
         rests = not self.nodes and self.policy.rests(batch)
         plan = [] if rests else self.policy.plan([None] * batch)
         drafted = sum(map(bool, plan))
+        self.widths += [shape.width for shape in plan[:1] if shape]
         seconds = {"verify": 1.0 if self.nodes else 0.01, "grow": 0.01 if drafted else 0.0}
         self.policy.observe(StepReport(batch, batch, [], [], None, None, seconds))
         self.nodes = 0
@@ -246,6 +248,16 @@ def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_loo
     # A smaller batch, whose trees nobody has seen, is not judged by drafts without a text.
     planned = [steps.step(2) for _ in range(FOLLOWED + 10)]
     assert set(planned[:FOLLOWED]) == {"none"} and "trees" in planned
+
+
+def test_half_of_every_fourth_look_is_at_narrower_trees():
+    """The others are as wide as trees would be, but for a step now and then."""
+    steps, narrow = DearNodes(), []
+    for _ in range(18000):
+        if steps.step(4) == "rest" and steps.widths:
+            narrow.append(steps.widths.count(1) / len(steps.widths))
+            steps.widths.clear()
+    assert [share >= 0.4 for share in narrow] == [True, False, False, False, True]
 
 
 @pytest.mark.parametrize("batch", [2, 20, 21])
@@ -294,6 +306,19 @@ def test_a_plain_step_takes_what_it_would_if_the_drafter_did_not_follow():
     costs.solve()
     assert costs.of_plain(4) == pytest.approx(0.01, rel=0.02)
     assert costs.of_prompt_row(trees=False) == pytest.approx(0.0001, rel=0.05)
+
+
+def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
+    """As plain steps are few where trees pay: the target reads it in both."""
+    costs, tree = StepCosts(), random_trees(0, batch=4, rows=3)
+    for turn in range(40):
+        prompts = 50 * (turn % 2)
+        seconds = {"verify": 0.02 + 0.0003 * prompts, "extend": 0.001 + 0.0001 * prompts}
+        report = StepReport(4, 12 + prompts, [], [], tree, None, seconds)
+        costs.saw(report, drafted=4, before=4, width=1)
+    costs.solve()
+    assert costs.of_prompt_row(trees=False) == pytest.approx(0.0003, rel=0.05)
+    assert costs.of_prompt_row(trees=True) == pytest.approx(0.0004, rel=0.05)
 
 
 def test_steps_of_a_rest_are_learnt_from_together():
@@ -444,12 +469,14 @@ def chains(policy: AdaptiveShapes, count: int) -> TreeBatch:
 class ChainSteps:
     """Steps of one request: seconds that a row adds to a forward of 0.02, and one of a prompt to
     drafting behind it; tokens of prompts that come for each one emitted, read every fourth step,
-    and the chance of a node to be accepted."""
+    the chance of a node to be accepted, and how many times as long all takes."""
 
-    def __init__(self, row: float, chance: float, prompt: int = 0, read: float = 0.0) -> None:
+    def __init__(
+        self, row: float, chance: float, prompt: int = 0, read: float = 0.0, slower: float = 1.0
+    ) -> None:
         self.policy, self.random = AdaptiveShapes(CHAIN, OPS), np.random.default_rng(0)
         self.row, self.chance, self.prompt, self.read = row, chance, prompt, read
-        self.count = self.emitted = 0
+        self.count, self.emitted, self.slower = 0, 0, slower
 
     def step(self) -> tuple[TreeShape | None, float, float]:
         """What was planned, the seconds, and those of plain decoding for as many tokens."""
@@ -470,11 +497,12 @@ class ChainSteps:
             seconds["extend"] = 0.001 + self.read * prompts
         rows = 1 if tree is None else int(tree.valid.sum())
         seconds["verify"] = 0.02 + self.row * (rows + prompts)
+        seconds = {stage: self.slower * each for stage, each in seconds.items()}
         self.policy.observe(StepReport(1, rows + prompts, [], [], tree, paths, seconds))
         emitted = 1 + (0 if paths is None else int(paths.length.sum()))
         self.emitted += emitted
         plain = emitted * (0.02 + self.row) + self.row * prompts
-        return shape, sum(seconds.values()), plain
+        return shape, sum(seconds.values()), self.slower * plain
 
 
 @pytest.mark.parametrize(("row", "chance", "drafts"), [(0.0005, 0.9, True), (0.01, 0.3, False)])
@@ -494,6 +522,19 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
         took, plain = np.sum(spent, axis=1, where=np.arange(6000) >= TREES + 16)
         assert 1 < took / plain < 1.02
     assert steps.policy.account(1).pays is drafts
+
+
+@pytest.mark.parametrize("faster", [2.0, 4.0])
+def test_a_machine_that_becomes_faster_is_seen_while_trees_are_drafted(faster):
+    """As plain steps are few then; on the faster one rows are dear, and trees do not pay."""
+    steps = ChainSteps(0.0005, 0.9, slower=faster)
+    for _ in range(1000):
+        steps.step()
+    assert steps.policy.account(1).pays
+    steps.slower, steps.row, steps.chance = 1.0, 0.01, 0.3
+    shapes, took, plain = zip(*(steps.step() for _ in range(1000)), strict=True)
+    assert sum(shape is not None for shape in shapes) < 400
+    assert sum(took[400:]) < 1.02 * sum(plain[400:])
 
 
 @pytest.mark.parametrize(("read", "pays"), [(0.0, True), (0.001, True), (0.004, False)])

@@ -51,11 +51,13 @@ AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a CPU the first
 # matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
-# What steps take without trees and with them is looked at in so many of so many steps, with trees
-# for so many requests at least; where none pay as often as takes this share of all time, at least
-# so many steps apart, and once the drafter has followed for so many steps again.
-LOOK_AT_PLAIN, LOOK_AT_TREES, TREES = (8, 512), (8, 4096), 32
-LOOKING, LOOK_AGAIN, FOLLOWED = 0.005, 256, 32
+# What steps take without trees and with them is looked at for so many steps, with trees for so many
+# requests at least, as often as loses this share of all time: so many steps apart at least and at
+# most; at trees only once the drafter has followed for so many steps, and at all widths and levels
+# in one of so many looks, the first one too.
+LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, 0.005
+PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
+FOLLOWED, LOOK_AT_ALL = 32, 4
 # From so many steps of a rest at once is learnt: behind a forward even little work takes long.
 TOGETHER = 64
 # Trees that are farther from paying are not looked at for more requests.
@@ -84,16 +86,20 @@ class Account:
 
 @dataclass
 class _Seen:
-    """Of batches of about one size: whether trees pay, or nearly do; `plans` since the last look at
-    trees began, whether it goes on, seconds that it took beyond plain steps for its tokens, and
-    after how many plans the next one begins where none pay."""
+    """Of batches of about one size: whether trees pay, or nearly do; how many looks at trees began,
+    `plans` since the last one did, whether it goes on, seconds that it took beyond plain steps for
+    its tokens, and after how many plans the next one begins where none pay; the same of looks at
+    plain steps where they do."""
 
     pays: bool = True
     near: bool = True
+    looks: int = 1
     plans: int = 0
     looking: bool = False
     lost: float = 0.0
-    pause: int = LOOK_AGAIN
+    pause: int = TREES_APART[0]
+    plain_plans: int = 0
+    plain_pause: int = PLAIN_APART[1]
 
 
 class AdaptiveShapes:
@@ -170,19 +176,23 @@ class AdaptiveShapes:
         self._plans += 1
         self._bins.clear()
         seen = self._seen(batch)
-        if seen.plans >= (LOOK_AT_TREES[1] if seen.pays else seen.pause):
-            seen.plans, seen.lost = 0, 0.0
+        if seen.plans >= (TREES_APART[1] if seen.pays else seen.pause):
+            seen.plans, seen.lost, seen.looks = 0, 0.0, seen.looks + 1
+            seen.plain_plans = 0
             if not seen.pays:
                 # What trees fell short of before this look is half forgotten.
                 self._emitted += 0.5 * (self._hoped - self._emitted)
-        few, often = LOOK_AT_PLAIN
-        looks_at_plain = seen.plans % often < few
+        if seen.plain_plans >= seen.plain_pause:
+            seen.plain_plans = 0
+        if seen.plain_plans == 0:
+            self.costs.look_at_plain(batch)
+        looks_at_plain = seen.plain_plans < LOOK_AT_PLAIN
         looks_at_trees = seen.plans < self._looks(batch)
         if seen.looking and not looks_at_trees:
             self._reassess(batch, anew=True)
             plain = self.costs.of_plain(batch)
             pause = int(seen.lost / (LOOKING * plain)) if plain else 0
-            seen.pause = min(max(pause, LOOK_AGAIN), LOOK_AT_TREES[1])
+            seen.pause = min(max(pause, TREES_APART[0]), TREES_APART[1])
             if not seen.pays:
                 # Nobody wants the drafter to follow any longer.
                 self._wanted = self._plans - FOLLOWED - 1
@@ -196,17 +206,20 @@ class AdaptiveShapes:
             # Trees of a head that knows the last few tokens alone would say little of it.
             return [None] * batch
         seen.plans += 1
+        seen.plain_plans += 1
         other = batch != self._batch and (seen.pays or looks_at_trees)
         anew = self._plans % REASSESSED == 0
         if anew or other:
             self._reassess(batch, anew)
         turn = self._plans % LOOK_DEEPER
-        self._whole = looks_at_trees or turn in (WIDEST, USUAL, NARROWEST)
-        # A look is half at the widest trees, half at those of by now: that tells what rows of a
-        # level take, too, as does a step of the narrowest now and then.
+        # A look at all is half at the widest trees, half at those of by now: that tells what rows
+        # of a level take, too, as does a step of the narrowest now and then. Others are at trees as
+        # they would be drafted, which lose little where these nearly pay.
+        looks_at_all = looks_at_trees and seen.looks % LOOK_AT_ALL == 1
+        self._whole = looks_at_all or turn in (WIDEST, USUAL, NARROWEST)
         largest, narrowest = self.largest.width, self.widths[0]
-        if looks_at_trees:
-            late = seen.plans > (LOOK_AT_PLAIN[0] + self._looks(batch)) / 2
+        if looks_at_all:
+            late = seen.plans > (LOOK_AT_PLAIN + self._looks(batch)) / 2
             further = narrowest if self._width == largest else self._width
             self._width_now = further if late else largest
         else:
@@ -231,15 +244,15 @@ class AdaptiveShapes:
         if size not in self._seen_of:
             fewer = max((each for each in self._seen_of if each < size), default=None)
             far = fewer is not None and not self._seen_of[fewer].near
-            pause = LOOK_AT_TREES[1]
+            pause = TREES_APART[1]
             self._seen_of[size] = (
-                _Seen(False, False, self._looks(batch), pause=pause) if far else _Seen()
+                _Seen(False, False, 0, self._looks(batch), pause=pause) if far else _Seen()
             )
         return self._seen_of[size]
 
     def _looks(self, batch: int) -> int:
         """Plans at first, and after every so many, in which plain steps and trees are looked at."""
-        return LOOK_AT_PLAIN[0] + max(LOOK_AT_TREES[0], TREES // batch)
+        return LOOK_AT_PLAIN + max(LOOK_AT_TREES, TREES // batch)
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -370,6 +383,9 @@ class AdaptiveShapes:
         if self._rate:
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
             seen.near = rate > plain * NEAR
+            least, most = PLAIN_APART
+            pause = 0 if self.costs.drifted(batch) else LOOK_AT_PLAIN * (1 - plain / rate) / LOOKING
+            seen.plain_pause = min(max(int(pause), least), most)
         elif seen.plans > 2 * self._looks(batch):
             # Steps that teach what trees take are rare.
             seen.pays = False

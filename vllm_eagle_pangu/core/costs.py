@@ -8,6 +8,9 @@ import numpy as np
 from vllm_eagle_pangu.core.durations import ENOUGH, HICCUP, Durations
 from vllm_eagle_pangu.core.policy import StepReport
 
+# A machine became slower or faster where forwards take so many times as long, or as little; as much
+# of what plain steps took before is still believed.
+DRIFT, DOUBTED = 1.25, 1 / 4
 # What a step leaves out that the drafter misses.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
 
@@ -28,6 +31,8 @@ class StepCosts:
         self.forward = Durations(4)
         self.plain, self.level, self.rest = Durations(3), Durations(2), Durations(4)
         self.clock = time.perf_counter
+        # `[4]`: what forwards took, by feature, when plain steps were last looked at.
+        self._forward_then = np.zeros(4)
         # Of the trees being drafted, of levels below the first: their seconds, how many these are
         # of, how many there are beside, and since when the last one runs.
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
@@ -44,6 +49,19 @@ class StepCosts:
         """Let all that was seen count from now on."""
         for part in (self.plain, self.forward, self.level, self.rest):
             part.solve()
+
+    def drifted(self, batch: int) -> bool:
+        """Whether a forward with a node for each request takes far more, or less, than when plain
+        steps were last looked at: then these do so, too."""
+        features = (1, 2 * batch, batch, 0)
+        then, now = self._forward_then @ features, self.forward.each @ features
+        return bool(then and not 1 / DRIFT < now / then < DRIFT)
+
+    def look_at_plain(self, batch: int) -> None:
+        """Plain steps of so many requests come next."""
+        if self.drifted(batch):
+            self.plain.doubt(DOUBTED)
+        self._forward_then = self.forward.each
 
     def of_plain(self, batch: int) -> float:
         """Seconds of a step without trees; 0 where none was seen."""
@@ -63,9 +81,11 @@ class StepCosts:
         return float(self.rest.each @ (1, trees, trees * width, 0))
 
     def of_prompt_row(self, trees: bool) -> float:
-        """Seconds that a token of a prompt adds to a step, with trees or without."""
-        plain = float(self.plain.each[-1])
-        return max(float(self.forward.each[-1] + self.rest.each[-1]), plain) if trees else plain
+        """Seconds that a token of a prompt adds to a step, with trees or without: as long as none
+        was read without, what it adds to the forward with them."""
+        forward, rest = self.forward.each[-1], self.rest.each[-1]
+        plain = float(self.plain.each[-1] or forward)
+        return max(float(forward + rest), plain) if trees else plain
 
     def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape

@@ -59,6 +59,11 @@ class Durations:
         """`[n] float64` seconds of `features: [n, features]`; zeros while nothing was seen."""
         return features @ self.each
 
+    def doubt(self, leaves: float) -> None:
+        """What was seen by now counts only `leaves` as much beside what comes."""
+        self._count()
+        self._seen *= leaves
+
     def solve(self) -> np.ndarray:
         """`each`, of all that was seen."""
         if self._each is not None and not self._new:
