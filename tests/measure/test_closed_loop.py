@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllm_eagle_pangu.measure.closed_loop import RAMP, TURNS, Loop, measure, requests
+from vllm_eagle_pangu.measure.closed_loop import TURNS, Loop, measure, requests
 from vllm_eagle_pangu.measure.engine import Served
 from vllm_eagle_pangu.measure.method import PLAIN, tree
 
@@ -44,7 +44,8 @@ def loops():
 
 @pytest.mark.parametrize("warm", [True, False])
 def test_engines_take_turns_and_ratios_are_within_a_round(loops, warm):
-    plain, narrow = measure(loops, [3], seconds=1.6, rounds=2, warm=warm)
+    each = None if warm else 32
+    plain, narrow = measure(loops, [3], seconds=1.6, rounds=2, warm=warm, each=each)
     assert (plain["clients"], plain["method"], narrow["method"]) == (3, "plain", NARROW.name)
     assert plain["tokens_per_s"] == pytest.approx(30) and plain["tau"] is None
     assert plain["ratio"] == plain["least"] == plain["most"] == 1
@@ -57,7 +58,7 @@ def test_engines_take_turns_and_ratios_are_within_a_round(loops, warm):
     assert len(pairs) == 2 * TURNS * (2 + warm)
     assert pairs[:6] == "pnnppn", "who begins changes"
     # A first token in each step; of the warm round's none counts.
-    tokens = (3 * 16 if warm else 3 * RAMP) / TURNS
+    tokens = (3 * 16 if warm else 3 * 32) / TURNS
     assert plain["answers"] == 2 * TURNS * -(-tokens // 3)
 
 

@@ -16,6 +16,7 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
 
     device_implementation = "cpp"
     strided_pages = True
+    emits_first = True
 
     # Why: after a prompt's chunk vLLM takes back the draw that nobody wanted by the generator's
     #   offset, which CPU generators lack: a seeded request with a long prompt ends the engine.

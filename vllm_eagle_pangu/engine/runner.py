@@ -3,11 +3,13 @@
 
 vLLM calls, in this order: `_prepare_inputs`, which places the trees in its batch,
 `_build_attention_metadata`, which gives them to the attention layers, its forward, `_sample`, which
-draws, walks and commits, and `propose_draft_token_ids`, which drafts. Everything else is vLLM's.
+draws, walks and commits, and `propose_draft_token_ids`, which drafts, or leaves that to
+`take_draft_token_ids`, by when vLLM has handed on what the step emitted. Everything else is vLLM's.
 """
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from vllm.config import SpeculativeConfig
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
     from vllm.v1.sample.metadata import SamplingMetadata
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -62,6 +64,14 @@ logger = init_logger(f"vllm.{__name__}")
 Output = TypeVar("Output")
 
 
+@dataclass(frozen=True)
+class Undrafted:
+    """A step whose tokens are on their way to the clients, and for which nothing is drafted yet."""
+
+    accepted: Accepted
+    target: TargetStates
+
+
 class TreeRunnerMixin(GPUModelRunner):
     """Overrides of `GPUModelRunner`; mix in before a platform's runner.
 
@@ -69,11 +79,14 @@ class TreeRunnerMixin(GPUModelRunner):
     `head_class`: the head on the platform's layers.
     `strided_pages`: whether one call of `commit_pages` can write its KV pages, of all layers;
     otherwise each layer writes with vLLM's own op.
+    `emits_first`: whether clients get a step's tokens before the next trees are drafted. For hosts:
+    a device would wait for the host there, as drafting is queued while the forward still runs.
     """
 
     device_implementation: ClassVar[str]
     head_class: ClassVar[type[DraftHead]] = DraftHead
     strided_pages: ClassVar[bool] = False
+    emits_first: ClassVar[bool] = False
     speculative_config: "SpeculativeConfig | None"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -90,7 +103,7 @@ class TreeRunnerMixin(GPUModelRunner):
         # By request, the tree that was drafted for it and that no step has verified yet.
         self.trees: dict[str, PendingTree] = {}
         # The step between two calls of vLLM's: its last result.
-        self.in_flight: Placed | Accepted | Unseen | None = None
+        self.in_flight: Placed | Accepted | Undrafted | Unseen | None = None
         trace = config.trace()
         self.tracer = None if trace is None else StepTracer(self, trace)
         if self.tracer is not None:
@@ -221,6 +234,8 @@ class TreeRunnerMixin(GPUModelRunner):
     def execute_model(
         self, scheduler_output: "SchedulerOutput", *args: Any, **kwargs: Any
     ) -> "ModelRunnerOutput | None":
+        # Nobody asked for the last step's drafts: the drafter has to know its tokens all the same.
+        self._draft_late()
         new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
         self.stages.begin(new, list(scheduler_output.finished_req_ids))
         has_trees = any(scheduler_output.scheduled_spec_decode_tokens.values())
@@ -233,10 +248,27 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput":
         output = self._watched(super().sample_tokens, *args, **kwargs)
-        if isinstance(self.in_flight, (Accepted, Unseen)):
-            self.step.end(self.in_flight)
-            self.in_flight = None
+        if isinstance(self.in_flight, Undrafted):
+            self.stages.enter("between")
+        elif isinstance(self.in_flight, (Accepted, Unseen)):
+            self._end(self.in_flight)
         return output
+
+    def take_draft_token_ids(self) -> "DraftTokenIds | None":
+        """vLLM asks for them once what the step emitted is on its way."""
+        self._draft_late()
+        return super().take_draft_token_ids()
+
+    def _draft_late(self) -> None:
+        step = self.in_flight
+        if isinstance(step, Undrafted):
+            with torch.inference_mode():
+                self._draft_token_ids = self._watched(self._draft, step)
+            self._end(step.accepted)
+
+    def _end(self, step: Accepted | Unseen) -> None:
+        self.step.end(step)
+        self.in_flight = None
 
     def _watched(self, half: Callable[..., Output], *args: Any, **kwargs: Any) -> Output:
         """A half of vLLM's step: observers learn of its failure; one that passes unseen is plain
@@ -346,12 +378,19 @@ class TreeRunnerMixin(GPUModelRunner):
         common_attn_metadata: "CommonAttentionMetadata",
         slot_mappings: object,
     ) -> list[list[int]]:
-        """Draft the next tree of every request; `[]` for requests that go without."""
+        """Draft the next tree of every request; `[]` for requests that go without, or for all
+        where clients come first."""
         count = scheduler_output.total_num_scheduled_tokens
         assert aux_hidden_states is not None and isinstance(self.in_flight, Accepted)
         taps = [hidden[:count] for hidden in aux_hidden_states]
-        target = TargetStates(taps, common_attn_metadata)
-        tokens = self._store_trees(self.step.draft(self.in_flight, target))
+        step = Undrafted(self.in_flight, TargetStates(taps, common_attn_metadata))
+        if self.emits_first:
+            self.in_flight = step
+            return [[] for _ in range(self.input_batch.num_reqs)]
+        return self._draft(step)
+
+    def _draft(self, step: Undrafted) -> list[list[int]]:
+        tokens = self._store_trees(self.step.draft(step.accepted, step.target))
         self.stages.enter("other")
         return tokens
 

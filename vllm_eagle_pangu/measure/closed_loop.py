@@ -9,15 +9,27 @@ Answers are of different lengths, so that no two clients stay in step.
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import PLAIN, Method
 from vllm_eagle_pangu.measure.statistics import tau
 from vllm_eagle_pangu.measure.turns import turns
 
-# Turns of each engine in a round; under a ramp a round has so many tokens for each client.
-TURNS, RAMP = 8, 32
+# Turns of each engine in a round.
+TURNS = 8
+
+
+class TakesTurns(Protocol):
+    """Serves `clients`, whose number may change, by a method."""
+
+    method: Method
+    clients: int
+
+    def turn(self, tokens: float = float("inf"), seconds: float = float("inf")) -> dict[str, Any]:
+        """What it took to emit so many tokens, or as many as it emits in so many seconds:
+        `tokens`, `seconds`, of each `first` token its seconds, `drafts`, `accepted`."""
+        ...
 
 
 class Loop:
@@ -28,7 +40,7 @@ class Loop:
         self.served = llm.serve(asked, lambda: self.clients)
 
     def turn(self, tokens: float = float("inf"), seconds: float = float("inf")) -> dict[str, Any]:
-        """What it took to emit so many tokens, or as many as it emits in so many seconds."""
+        """See `TakesTurns`."""
         before, emitted, took, first = dict(self.llm.counts), 0, 0.0, list[float]()
         if hasattr(self.llm.runner, "stages"):
             self.llm.runner.stages.resume()
@@ -57,25 +69,31 @@ def requests(
 
 
 def measure(
-    loops: Sequence[Loop], batches: Sequence[int], seconds: float, rounds: int, warm: bool
+    loops: Sequence[TakesTurns],
+    batches: Sequence[int],
+    seconds: float,
+    rounds: int,
+    warm: bool,
+    each: int | None = None,
+    parts: int = TURNS,
 ) -> Iterator[dict[str, Any]]:
     """Of each number of clients and each method a row; the first of `loops` is plain decoding.
 
-    `seconds`: that plain decoding takes for its turns of a round. `warm`: a round more comes first,
-    which does not count; without it the clients come and go while it is measured.
+    `seconds`: that plain decoding takes for its turns of a round, unless `each` says how many
+    tokens a client gets in one. `warm`: a round more comes first, which does not count; without it
+    the clients come and go while it is measured. `parts`: turns of each in a round.
     """
     for batch in batches:
         for loop in loops:
             loop.clients = batch
-        # Under a ramp nobody is served before the others, as then come the new clients' prompts.
-        tokens = loops[0].turn(seconds=seconds)["tokens"] if warm else RAMP * batch
+        tokens = batch * each if each else loops[0].turn(seconds=seconds)["tokens"]
         took: dict[str, list[list[dict[str, Any]]]] = {loop.method.name: [] for loop in loops}
-        for turn, _, order in turns(loops, range(TURNS), rounds + warm):
+        for turn, _, order in turns(loops, range(parts), rounds + warm):
             for loop in order:
                 of_loop = took[loop.method.name]
                 if turn == len(of_loop):
                     of_loop.append([])
-                of_loop[turn].append(loop.turn(tokens / TURNS))
+                of_loop[turn].append(loop.turn(tokens / parts))
         plain = [speed(turns_of) for turns_of in took[PLAIN.name][warm:]]
         for name, of_loop in took.items():
             speeds = [speed(turns_of) for turns_of in of_loop[warm:]]

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step emitted goes to the clients before the next trees are drafted."""
+
+import pytest
+
+from vllm_eagle_pangu.core.policy import TreePolicy
+from vllm_eagle_pangu.core.shape import TreeShape
+
+pytestmark = pytest.mark.engine
+
+SHAPE = (2, 3, 6)
+PROMPTS = [list(b"the quick brown fox"), list(b"over"), list(range(40, 140))]
+SMALL = {"max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 3}
+TOKENS = 24
+
+
+class Counted(TreePolicy):
+    """A `TreePolicy` of one shape that counts what it is asked and told."""
+
+    def __init__(self) -> None:
+        self.plans = self.reports = 0
+        self.drafted: set[str] = set()
+
+    def plan(self, requests):
+        self.plans += 1
+        self.drafted |= {request.id for request in requests}
+        return [TreeShape(*SHAPE)] * len(requests)
+
+    def deepen(self, level, score):
+        return True
+
+    def keep(self, trees, batch):
+        return trees
+
+    def observe(self, report):
+        self.reports += 1
+
+
+@pytest.fixture
+def counted(engine, tiny_pangu, tiny_head, tree_config_of):
+    with engine(tiny_pangu, tree_config_of(tiny_head, SHAPE), **SMALL) as trees:
+        trees.runner.step.policy = Counted()
+        yield trees
+
+
+def test_a_step_is_handed_on_before_its_trees_are_drafted(counted, monkeypatch):
+    core, policy = counted.llm.llm_engine.engine_core.engine_core, counted.runner.step.policy
+    step, post_step, seen = core.step_fn, core.post_step, []
+
+    def stepped():
+        before = policy.plans
+        outputs = step()
+        seen.append((before, policy.plans, policy.reports))
+        return outputs
+
+    def after(model_executed):
+        assert (policy.plans, policy.reports) == seen[-1][1:], "between the two nothing is drafted"
+        post_step(model_executed)
+        seen[-1] += (policy.plans, policy.reports)
+
+    monkeypatch.setattr(core, "step_fn", stepped)
+    monkeypatch.setattr(core, "post_step", after)
+    counted.generate(PROMPTS, max_tokens=TOKENS)
+    drafting = [step for step in seen if step[3] > step[0]]
+    assert len(drafting) > TOKENS // 4
+    for before, handed_on, ended_before, drafted, ended in drafting:
+        assert handed_on == before and drafted == before + 1
+        assert ended == ended_before + 1, "a step ends with its drafts"
+
+
+def test_trees_that_nobody_asked_for_are_drafted_before_the_next_step(
+    engine, tiny_pangu, counted, monkeypatch
+):
+    """So the drafter has read what was emitted, and every step ends."""
+    core, policy = counted.llm.llm_engine.engine_core.engine_core, counted.runner.step.policy
+    post_step, steps = core.post_step, []
+
+    def every_third_time_not(model_executed):
+        steps.append(model_executed)
+        if len(steps) % 3:
+            post_step(model_executed)
+
+    monkeypatch.setattr(core, "post_step", every_third_time_not)
+    found = counted.generate(PROMPTS, max_tokens=TOKENS)
+    with engine(tiny_pangu, None, **SMALL) as plain:
+        assert found == plain.generate(PROMPTS, max_tokens=TOKENS)
+    executed = sum(steps)
+    assert executed - 2 <= policy.reports <= executed
+    assert policy.plans >= executed - 4 and len(policy.drafted) == len(PROMPTS)
