@@ -263,13 +263,13 @@ def test_half_of_every_fourth_look_is_at_narrower_trees():
 @pytest.mark.parametrize("batch", [2, 20, 21])
 def test_a_forward_of_many_rows_has_a_number_of_them_that_comes_often(batch):
     """Where all nodes are worth as much as they can be, and each a little more than it costs."""
-    policy = AdaptiveShapes(SHAPE, OPS)
     tree = random_trees(1, batch=batch)
     # No two nodes are as likely.
     noise = torch.rand(tree.score.shape, generator=torch.Generator().manual_seed(0))
     tree = dataclasses.replace(tree, score=tree.score * (1 + noise / 100))
     counts = set()
     for dear in np.linspace(0.05, 0.9, 40):
+        policy = AdaptiveShapes(SHAPE, OPS)
         policy._nodes_cost = dear * np.arange(5 * batch + 1)
         (kept,) = policy.keep([tree], batch)
         counts.add(int(kept.node_count.sum()))
@@ -413,7 +413,9 @@ def test_durations_tell_features_apart_through_noise_and_hiccups():
         durations.add((1, rows, batch), (0.01 + 0.0002 * rows + 0.0005 * batch) * noise)
     durations.solve()
     asked = np.array([[1, 1, 1], [1, 64, 8], [1, 190, 30]])
-    assert durations.at(asked) == pytest.approx([0.0107, 0.0268, 0.063], rel=0.1)
+    assert [durations.of(*each) for each in asked] == pytest.approx(
+        [0.0107, 0.0268, 0.063], rel=0.1
+    )
 
 
 def test_durations_follow_a_machine_that_becomes_slower():
@@ -424,7 +426,7 @@ def test_durations_follow_a_machine_that_becomes_slower():
             durations.add((1, size), slower * (0.01 + 0.001 * size))
         durations.solve()
         expected = slower * np.array([0.011, 0.026])
-        assert durations.at(np.array([[1, 1], [1, 16]])) == pytest.approx(expected, rel=0.1)
+        assert [durations.of(1, 1), durations.of(1, 16)] == pytest.approx(expected, rel=0.1)
 
 
 def test_what_was_expected_stands_for_what_was_never_seen():
@@ -434,7 +436,7 @@ def test_what_was_expected_stands_for_what_was_never_seen():
     for _ in range(500):
         durations.add((1, 8), 0.036)
     durations.solve()
-    found = durations.at(np.array([[1, 8], [1, 9]]))
+    found = durations.of(1, 8), durations.of(1, 9)
     assert found[0] == pytest.approx(0.036, rel=0.02)
     assert found[1] - found[0] == pytest.approx(0.001, rel=0.05)
 

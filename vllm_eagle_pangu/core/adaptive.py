@@ -39,8 +39,9 @@ MEMORY = 0.998
 # From so many trees on something is known of them.
 ENOUGH = 16
 # So often trees are remembered, and it is asked anew whether they pay; for a batch of another size,
-# too, where they are drafted.
-REMEMBERED, REASSESSED = 4, 8
+# too, where they are drafted. Seldom, once a batch stays as it is: the reckoning takes as long as a
+# tenth of a small model's step.
+REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 32, 64
 # Of so many steps three have trees with all levels: as wide as may be, as wide as now, one wide.
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
 # Widths that a policy chooses from, up to its largest shape's, if they are so much faster.
@@ -144,10 +145,14 @@ class AdaptiveShapes:
         # a row, a level, and a forward by its nodes.
         self._rate = self._row = self._level = 0.0
         self._nodes_cost = np.zeros(1)
+        # The latter with few numbers of rows, by batch size.
+        self._row_costs: dict[int, torch.Tensor] = {}
         # Trees of the step being planned, and of the one before; whether they have all levels.
         self._drafted, self._drafted_before, self._whole = 0, 0, True
         self._batch = 0
         self._plans = 0
+        # Plans since trees are drafted for so many requests.
+        self._stayed = 0
         # Plans since the drafter last missed what a step committed, and since which plan nobody
         # has wanted it to know.
         self._followed, self._wanted = FOLLOWED, 0
@@ -208,7 +213,8 @@ class AdaptiveShapes:
         seen.plans += 1
         seen.plain_plans += 1
         other = batch != self._batch and (seen.pays or looks_at_trees)
-        anew = self._plans % REASSESSED == 0
+        self._stayed = 0 if other or looks_at_trees else self._stayed + 1
+        anew = self._plans % (REASSESSED if self._stayed < STAYS else SELDOM) == 0
         if anew or other:
             self._reassess(batch, anew)
         turn = self._plans % LOOK_DEEPER
@@ -275,10 +281,7 @@ class AdaptiveShapes:
         if trees and self._bins and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
             self.costs.drew_last()
-        rows = batch + np.arange(len(self._nodes_cost))
-        odd = (rows > FEW) & (rows % MULTIPLE > 0)
-        odd[[0, -1]] = False
-        cost = torch.from_numpy(np.where(odd, np.inf, self._nodes_cost))
+        cost = self._row_cost(batch)
         found = []
         pays = self._seen(self._batch).pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
@@ -294,6 +297,17 @@ class AdaptiveShapes:
                 self.costs.aside += self.costs.clock() - began
             found.append(TreeBatch.of(kept, tree.max_depth))
         return found
+
+    def _row_cost(self, batch: int) -> torch.Tensor:
+        """`[nodes + 1] float64`, in tokens, of a forward by its nodes; infinite where it would have
+        one of too many numbers of rows."""
+        if batch not in self._row_costs:
+            rows = batch + np.arange(len(self._nodes_cost))
+            odd = (rows > FEW) & (rows % MULTIPLE > 0)
+            odd[[0, -1]] = False
+            cost = torch.from_numpy(np.where(odd, np.inf, self._nodes_cost))
+            self._row_costs[batch] = cost
+        return self._row_costs[batch]
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
@@ -375,6 +389,7 @@ class AdaptiveShapes:
         worth = max(rate, plain)
         most = batch * self.largest.nodes
         self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
+        self._row_costs.clear()
         self._row = (self._nodes_cost[-1] - self._nodes_cost[0]) / most
         self._level = worth * self.costs.of_level(batch * self._width)
         shares, worths = (self._below[1:] / self._below[0]).tolist()

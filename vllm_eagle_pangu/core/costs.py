@@ -65,7 +65,7 @@ class StepCosts:
 
     def of_plain(self, batch: int) -> float:
         """Seconds of a step without trees; 0 where none was seen."""
-        return float(self.plain.each @ (1, batch, 0))
+        return self.plain.of(1, batch, 0)
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
@@ -74,18 +74,18 @@ class StepCosts:
 
     def of_level(self, rows: int) -> float:
         """Seconds of a level below the first, of as many rows as trees are wide together."""
-        return float(self.level.each @ (1, rows))
+        return self.level.of(1, rows)
 
     def of_rest(self, trees: int, width: int) -> float:
         """Seconds of all but the forward and the levels below the first."""
-        return float(self.rest.each @ (1, trees, trees * width, 0))
+        return self.rest.of(1, trees, trees * width, 0)
 
     def of_prompt_row(self, trees: bool) -> float:
         """Seconds that a token of a prompt adds to a step, with trees or without: as long as none
         was read without, what it adds to the forward with them."""
-        forward, rest = self.forward.each[-1], self.rest.each[-1]
-        plain = float(self.plain.each[-1] or forward)
-        return max(float(forward + rest), plain) if trees else plain
+        forward, rest = self.forward.of(0, 0, 0, 1), self.rest.of(0, 0, 0, 1)
+        plain = self.plain.of(0, 0, 1) or forward
+        return max(forward + rest, plain) if trees else plain
 
     def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape
@@ -126,7 +126,7 @@ class StepCosts:
                 self.level.add((1, rows), self._levels / self._timed)
             levels = self._levels + self._more * self.of_level(rows)
             of_prompts = prompts * self.of_prompt_row(True)
-            usual = float(self.forward.each @ (1, verified, batch, 0)) + levels
+            usual = self.forward.of(1, verified, batch, 0) + levels
             usual += self.of_rest(drafted, width)
             self.forward.add((1, verified, batch, prompts), forward)
             self.rest.add((1, drafted, rows, prompts), max(rest - levels, 0.0))

@@ -2,6 +2,7 @@
 """How long something takes by what there is to do, from the last times that it was done."""
 
 from collections.abc import Sequence
+from operator import mul
 
 import numpy as np
 
@@ -30,8 +31,10 @@ class Durations:
         self.known = 0
         # Times that do not count yet: their features, and seconds.
         self._new: list[tuple[Sequence[float], float]] = []
-        # `[features]`: seconds of each; None where something else is expected since.
+        # `[features]`: seconds of each; None where something else is expected since. And as plain
+        # numbers: numpy takes longer than all that a step asks for.
         self._each: np.ndarray | None = None
+        self._numbers = [0.0] * features
 
     def expect(self, features: Sequence[float], seconds: float) -> None:
         """It is believed to take `seconds`: as if seen once, and never forgotten.
@@ -55,9 +58,11 @@ class Durations:
         """`[features]`: seconds of each feature, as last solved for."""
         return self.solve() if self._each is None else self._each
 
-    def at(self, features: np.ndarray) -> np.ndarray:
-        """`[n] float64` seconds of `features: [n, features]`; zeros while nothing was seen."""
-        return features @ self.each
+    def of(self, *features: float) -> float:
+        """Seconds of what has these features; 0 while nothing was seen."""
+        if self._each is None:
+            self.solve()
+        return sum(map(mul, self._numbers, features))
 
     def doubt(self, leaves: float) -> None:
         """What was seen by now counts only `leaves` as much beside what comes."""
@@ -84,6 +89,7 @@ class Durations:
         self._each = found[:-1]
         if not self.known:
             self._each[0] = found[-1]
+        self._numbers = self._each.tolist()
         return self._each
 
     def _count(self) -> None:
