@@ -12,6 +12,7 @@ import torch
 
 from vllm_eagle_pangu.core.adaptive import (
     FOLLOWED,
+    GOES_ON,
     MEMORY,
     TOGETHER,
     TREES,
@@ -514,16 +515,26 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
         steps.policy.costs.expect(rows, 0.02 + row * rows)
     planned, *spent = zip(*(steps.step() for _ in range(6000)), strict=True)
     # But for the few steps in which plain decoding is looked at, and the first look at trees.
-    late = planned[-256:] if drafts else planned[TREES + 16 :]
+    first = GOES_ON * TREES + 16
+    late = planned[-256:] if drafts else planned[first:]
     if drafts:
         assert all(shape == CHAIN for shape in late)
     else:
         # In whole looks, which took a hundredth of the time.
         trees = sum(shape is not None for shape in late)
         assert trees > TREES and trees % TREES == 0
-        took, plain = np.sum(spent, axis=1, where=np.arange(6000) >= TREES + 16)
+        took, plain = np.sum(spent, axis=1, where=np.arange(6000) >= first)
         assert 1 < took / plain < 1.02
     assert steps.policy.account(1).pays is drafts
+
+
+@pytest.mark.parametrize(("row", "looks"), [(0.01, GOES_ON), (0.05, 1)])
+def test_a_look_at_trees_that_nearly_pay_goes_on(row, looks):
+    """As few trees tell little: chance would keep a batch without for long."""
+    steps = ChainSteps(row, chance=0.3)
+    planned = [steps.step()[0] for _ in range(GOES_ON * TREES + 16)]
+    assert sum(shape is not None for shape in planned) == looks * TREES
+    assert not steps.policy.account(1).pays
 
 
 @pytest.mark.parametrize("faster", [2.0, 4.0])

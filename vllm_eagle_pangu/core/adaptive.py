@@ -59,6 +59,9 @@ FEW, MULTIPLE = 16, 8
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, 0.005
 PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
 FOLLOWED, LOOK_AT_ALL = 32, 4
+# Where trees nearly pay, a look goes on for so many times as long: a few dozen trees tell a fifth
+# from nothing, not a tenth, and none are drafted for long behind one that finds too little.
+GOES_ON = 3
 # From so many steps of a rest at once is learnt: behind a forward even little work takes long.
 TOGETHER = 64
 # Trees that are farther from paying are not looked at for more requests.
@@ -88,14 +91,15 @@ class Account:
 @dataclass
 class _Seen:
     """Of batches of about one size: whether trees pay, or nearly do; how many looks at trees began,
-    `plans` since the last one did, whether it goes on, seconds that it took beyond plain steps for
-    its tokens, and after how many plans the next one begins where none pay; the same of looks at
-    plain steps where they do."""
+    `plans` since the last one did, how many times it went on, whether it does, seconds that it took
+    beyond plain steps for its tokens, and after how many plans the next one begins where none pay;
+    the same of looks at plain steps where they do."""
 
     pays: bool = True
     near: bool = True
     looks: int = 1
     plans: int = 0
+    went_on: int = 0
     looking: bool = False
     lost: float = 0.0
     pause: int = TREES_APART[0]
@@ -183,7 +187,7 @@ class AdaptiveShapes:
         seen = self._seen(batch)
         if seen.plans >= (TREES_APART[1] if seen.pays else seen.pause):
             seen.plans, seen.lost, seen.looks = 0, 0.0, seen.looks + 1
-            seen.plain_plans = 0
+            seen.went_on = seen.plain_plans = 0
             if not seen.pays:
                 # What trees fell short of before this look is half forgotten.
                 self._emitted += 0.5 * (self._hoped - self._emitted)
@@ -192,15 +196,7 @@ class AdaptiveShapes:
         if seen.plain_plans == 0:
             self.costs.look_at_plain(batch)
         looks_at_plain = seen.plain_plans < LOOK_AT_PLAIN
-        looks_at_trees = seen.plans < self._looks(batch)
-        if seen.looking and not looks_at_trees:
-            self._reassess(batch, anew=True)
-            plain = self.costs.of_plain(batch)
-            pause = int(seen.lost / (LOOKING * plain)) if plain else 0
-            seen.pause = min(max(pause, TREES_APART[0]), TREES_APART[1])
-            if not seen.pays:
-                # Nobody wants the drafter to follow any longer.
-                self._wanted = self._plans - FOLLOWED - 1
+        looks_at_trees = self._looks_at_trees(seen, batch)
         seen.looking = looks_at_trees
         self._look = seen if looks_at_trees else None
         if seen.pays or looks_at_trees:
@@ -221,7 +217,7 @@ class AdaptiveShapes:
         # A look at all is half at the widest trees, half at those of by now: that tells what rows
         # of a level take, too, as does a step of the narrowest now and then. Others are at trees as
         # they would be drafted, which lose little where these nearly pay.
-        looks_at_all = looks_at_trees and seen.looks % LOOK_AT_ALL == 1
+        looks_at_all = looks_at_trees and not seen.went_on and seen.looks % LOOK_AT_ALL == 1
         self._whole = looks_at_all or turn in (WIDEST, USUAL, NARROWEST)
         largest, narrowest = self.largest.width, self.widths[0]
         if looks_at_all:
@@ -234,6 +230,24 @@ class AdaptiveShapes:
             return [None] * batch
         self._drafted = batch
         return [self._shape()] * batch
+
+    def _looks_at_trees(self, seen: _Seen, batch: int) -> bool:
+        """Whether they are; a look that ends is reckoned with."""
+        if seen.plans < self._looks(batch, 1 + seen.went_on):
+            return True
+        if not seen.looking:
+            return False
+        self._reassess(batch, anew=True)
+        if seen.near and not seen.pays and seen.went_on < GOES_ON - 1:
+            seen.went_on += 1
+            return True
+        plain = self.costs.of_plain(batch)
+        pause = int(seen.lost / (LOOKING * plain)) if plain else 0
+        seen.pause = min(max(pause, TREES_APART[0]), TREES_APART[1])
+        if not seen.pays:
+            # Nobody wants the drafter to follow any longer.
+            self._wanted = self._plans - FOLLOWED - 1
+        return False
 
     def _shape(self) -> TreeShape:
         """Of the trees being drafted."""
@@ -256,9 +270,10 @@ class AdaptiveShapes:
             )
         return self._seen_of[size]
 
-    def _looks(self, batch: int) -> int:
-        """Plans at first, and after every so many, in which plain steps and trees are looked at."""
-        return LOOK_AT_PLAIN + max(LOOK_AT_TREES, TREES // batch)
+    def _looks(self, batch: int, times: int = 1) -> int:
+        """Plans at first, and after every so many, in which plain steps and trees are looked at, at
+        trees so many times as long."""
+        return LOOK_AT_PLAIN + times * max(LOOK_AT_TREES, TREES // batch)
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -337,7 +352,7 @@ class AdaptiveShapes:
         self._tokens += PROMPTS * (emitted - self._tokens)
         self._prompts += PROMPTS * (prompts - self._prompts)
         plain = self.costs.of_plain(report.batch)
-        if self._look is not None and plain:
+        if self._look is not None and plain and not self.costs.first_time:
             took = sum(believed_seconds(report)) - prompts * self.costs.of_prompt_row(trees=False)
             self._look.lost += took - plain * emitted / report.batch
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.

@@ -40,6 +40,8 @@ class StepCosts:
         self.aside = 0.0
         # Numbers of rows that forwards had before, and levels.
         self._rows, self._level_rows = set[int](), set[int]()
+        # Whether the last step was the first one with one of its numbers.
+        self.first_time = False
 
     def expect(self, rows: int, seconds: float) -> None:
         """A forward of so many rows is believed to take `seconds`."""
@@ -115,6 +117,7 @@ class StepCosts:
         known = (prompts or report.rows in self._rows) and rows in self._level_rows
         self._rows.add(report.rows)
         self._level_rows.add(rows)
+        self.first_time = not known
         if not known:
             return 0.0
         # The first step behind one with trees finds other things in the caches.
