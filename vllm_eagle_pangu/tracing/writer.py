@@ -63,7 +63,6 @@ class TraceWriter:
         self._queue: deque[_Work] = deque()
         # Rows put in, counted by the engine's thread, and taken out, counted by the writer's.
         self._rows_in = self._rows_out = 0
-        self._queue_full = self._failed = 0
         self._totals: dict[str, RequestTotals] = {}
         self._origin = time.perf_counter()
         self._write_manifest()
@@ -118,7 +117,7 @@ class TraceWriter:
     def _put(self, work: _Work, room: int) -> None:
         """Ends and starts are small and few, and sums need them: they get twice the room."""
         if self._rows_in - self._rows_out + work.rows > room or self._closing.is_set():
-            self._queue_full += sum(map(self.config.samples, work.requests))
+            self._lines.dropped["queue_full"] += sum(map(self.config.samples, work.requests))
             return
         self._rows_in += work.rows
         self._queue.append(work)
@@ -136,9 +135,9 @@ class TraceWriter:
             try:
                 work.write()
             except Exception:
-                if not self._failed:
+                if not self._lines.dropped["failed"]:
                     logger.warning("traces: a step could not be written", exc_info=True)
-                self._failed += sum(map(self.config.samples, work.requests))
+                self._lines.dropped["failed"] += sum(map(self.config.samples, work.requests))
             self._rows_out += work.rows
         self._lines.flush()
 
@@ -156,11 +155,9 @@ class TraceWriter:
 
     def _write_manifest(self) -> None:
         lines = self._lines
-        dropped = {"queue_full": self._queue_full, **lines.dropped}
-        dropped["failed"] += self._failed
         counts = {
             "lines_written": lines.written,
-            "lines_dropped": dropped,
+            "lines_dropped": lines.dropped,
             "truncated": lines.truncated,
         }
         try:
