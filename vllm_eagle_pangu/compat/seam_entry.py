@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_pangu.compat import SUPPORTED
@@ -36,7 +37,7 @@ class Seam:
     def exists(self) -> bool:
         """Whether the installed vLLM has it; a missing module or class counts as missing."""
         try:
-            return has(found(self.owner), self.name)
+            return has(resolve_name(self.owner), self.name)
         except (ImportError, AttributeError):
             return False
 
@@ -49,19 +50,6 @@ def owned(table: str) -> Iterator[tuple[str, list[str]]]:
     entries = re.sub(r"^ *#.*$", "", table, flags=re.M)
     for owner, words in re.findall(r"(\S+):\s(.*?)(?=\S+:\s|\Z)", entries, re.S):
         yield owner, words.split()
-
-
-def found(owner: str) -> Any:
-    """The module, class or function that `owner` names. Imports it.
-
-    Raises:
-        ImportError, AttributeError: it is not there.
-    """
-    module, _, path = owner.partition(":")
-    value: Any = import_module(module)
-    for name in path.split(".") if path else ():
-        value = getattr(value, name)
-    return value
 
 
 def has(owner: Any, name: str) -> bool:

@@ -64,8 +64,7 @@ def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str])
             "model", said["model"], f"{SPECULATIVE} names another head than {head}", "keep one"
         )
     speculative = {"method": METHOD, "model": head} | said
-    ours = needs.flags(rest, given)
-    environment = needs.environment(rest, given)
+    ours, environment = needs.of_server(rest, given)
     return Plan(target, environment, (*ours, SPECULATIVE, json.dumps(speculative), *rest))
 
 
