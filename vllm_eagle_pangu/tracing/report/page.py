@@ -18,8 +18,6 @@ from vllm_eagle_pangu.tracing.report.statistics import WHOLE_STEP, Statistics
 FOLDER = Path(__file__).parent
 SCRIPTS = ("failures.js", "tree.js", "choice.js")
 GROUPS = ("configuration", "device", "versions", "environment")
-# Longer tables are no reading matter.
-TABLE_REQUESTS = 200
 
 
 def render(
@@ -39,7 +37,6 @@ def render(
             groups=_groups(recording.manifest),
             statistics=statistics,
             whole_step=WHOLE_STEP,
-            table_requests=TABLE_REQUESTS,
             charts=charts,
             methods=methods,
             example=EXAMPLE,
