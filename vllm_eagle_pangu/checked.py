@@ -73,6 +73,12 @@ def checked(kind: Any, content: object, key: str = "") -> Any:
         raise _refused(kind, found, key) from None
 
 
+def told(error: ValidationError) -> str:
+    """Where something that no user wrote is not as it should be first, and how."""
+    found = error.errors()[0]
+    return ": ".join([*map(str, found["loc"]), found["msg"]])
+
+
 def _refused(kind: Any, found: ErrorDetails, prefix: str) -> ValueError:
     path, context = found["loc"], found.get("ctx", {})
     if found["type"] == "value_error":

@@ -108,6 +108,12 @@ def judge(
     """
     best = [max(row.values()) for row in logits]
     gaps = [top - row[token] for top, row, token in zip(best, logits, other, strict=True)]
-    at = next(i for i, tokens in enumerate(zip(plain, other, strict=True)) if len(set(tokens)) > 1)
+    at = parting(plain, other)
     gaps[at] = max(gaps[at], best[at] - logits[at].get(plain[at], -math.inf))
     return Difference(at, plain[at], other[at], tuple(gaps), bound)
+
+
+def parting(one: Sequence[int], other: Sequence[int]) -> int:
+    """Where two outputs differ first, which is the end of one if the other goes on."""
+    pairs = list(zip(one, other, strict=False))
+    return next((i for i, (mine, theirs) in enumerate(pairs) if mine != theirs), len(pairs))

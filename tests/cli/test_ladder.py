@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_the_ladder_on_cpu_finds_nothing_wrong_and_reports_it(run_python, tmp_pa
 
 
 def found(rungs: list[Rung]) -> dict[str, Finding]:
-    return {finding.name: finding for _, finding in climb(rungs)}
+    return {finding.name: finding for finding in climb(rungs)}
 
 
 def one(name: str, state: str = OK) -> Iterator[Finding]:
@@ -253,7 +254,7 @@ def test_the_report_is_not_its_own_json(capsys, tmp_path):
 def test_the_log_of_a_process_that_died_is_in_the_report(tmp_path):
     (died,) = findings_of("the pair", "pair.check")
     assert "TypeError" in died.log.splitlines()[-1]
-    report.write([("pair", died)], "cpu", tmp_path / "out" / "r.md")
+    report.write([replace(died, rung="pair")], "cpu", tmp_path / "out" / "r.md")
     page = (tmp_path / "out" / "r.md").read_text()
     assert "```text\nTraceback" in page and "| pair | 1 of 1 to mend |" in page
     assert f"{os.getcwd()}/" not in page

@@ -40,11 +40,7 @@ def install() -> None:
     """Teach `EngineArgs` the method. Idempotent; silent also on a vLLM that we do not support."""
     from vllm_eagle_pangu.compat import engine_args
 
-    platforms = PLATFORMS.get(installed_line())
-    if platforms is None:
-        engine_args.install_refusal()
-    else:
-        engine_args.install(platforms)
+    engine_args.install(PLATFORMS.get(installed_line()))
 
 
 def install_attention_backend() -> None:

@@ -7,24 +7,27 @@ classes derive from vLLM's. Names that these set anew in constructors of their o
 """
 
 from collections.abc import Iterator
+from typing import cast, get_args
 
-from vllm_eagle_pangu.compat.source_seam import SourceSeam
-
-
-def _of(owner: str, has: str = "", *, made: str = "") -> Iterator[SourceSeam]:
-    """Names of one module or class, apart by blanks."""
-    yield from (SourceSeam(owner, name, "NAME") for name in has.split())
-    yield from (SourceSeam(owner, name, "MADE") for name in made.split())
+from vllm_eagle_pangu.compat.seam_entry import owned
+from vllm_eagle_pangu.compat.source_seam import Kind, SourceSeam
 
 
-def _call(
-    function: str, takes: str = "", *, gives: int | None = None, uses: str = ""
-) -> Iterator[SourceSeam]:
-    """What a function takes by position, how many values it returns, words in its source."""
-    yield SourceSeam(function, takes, "TAKES")
-    if gives is not None:
-        yield SourceSeam(function, str(gives), "GIVES")
-    yield from (SourceSeam(function, word, "USES") for word in uses.split())
+def _seams(table: str) -> Iterator[SourceSeam]:
+    """Behind an owner its names; behind a `Kind`, in capitals, what is relied on in that way."""
+    for owner, words in owned(table):
+        relied_on: dict[Kind, list[str]] = {}
+        kind: Kind = "NAME"
+        for word in words:
+            if word in get_args(Kind):
+                kind = cast(Kind, word)
+                relied_on[kind] = []
+            else:
+                relied_on.setdefault(kind, []).append(word)
+        for kind, each in relied_on.items():
+            # A function's parameters are one entry: their order counts.
+            entries = [" ".join(each)] if kind == "TAKES" else each
+            yield from (SourceSeam(owner, entry, kind) for entry in entries)
 
 
 _ATTENTION = "vllm_ascend.attention.attention_v1"
@@ -32,160 +35,111 @@ _PROPOSER = "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBasePropo
 _RUNNER = "vllm_ascend.worker.model_runner_v1:NPUModelRunner"
 _WORKER = "vllm_ascend.worker.worker:NPUWorker"
 
-ASCEND_SEAMS: tuple[SourceSeam, ...] = (
-    # What the platform chooses, and we put ours in place of.
-    *_of("vllm_ascend.platform", "NPUPlatform"),
-    *_call(
-        "vllm_ascend.platform:NPUPlatform.get_attn_backend_cls",
-        "selected_backend attn_selector_config num_heads",
-        uses="vllm_ascend.attention.attention_v1.AscendAttentionBackend",
-    ),
-    *_call(
-        "vllm_ascend.platform:NPUPlatform.check_and_update_config",
-        "vllm_config",
-        uses="vllm_ascend.worker.worker.NPUWorker scheduler_cls worker_cls enforce_eager",
-    ),
-    # Refused options.
-    *_of("vllm_ascend.ascend_config", "get_ascend_config"),
-    *_of(
-        "vllm_ascend.ascend_config:AscendConfig",
-        made="enable_async_exponential enable_balance_scheduling enable_hamming_sparse "
-        "enable_kv_nz enable_reduce_sample finegrained_tp_config",
-    ),
-    *_of("vllm_ascend.ascend_config:FinegrainedTPConfig", made="lmhead_tensor_parallel_size"),
-    *_of("vllm_ascend.utils", "AscendDeviceType get_ascend_device_type"),
-    *_of("vllm_ascend.utils:AscendDeviceType", "A2 A3"),
-    # The worker, which makes the runner that it finds in its module.
-    *_of("vllm_ascend.worker.worker", "NPUModelRunner NPUWorker"),
-    *_of(_WORKER, made="model_runner"),
-    *_call(f"{_WORKER}.__init__", "vllm_config local_rank rank distributed_init_method"),
-    *_call(f"{_WORKER}.init_device", uses="NPUModelRunner"),
-    *_call(f"{_WORKER}.initialize_from_config", "kv_cache_config"),
-    *_call(f"{_WORKER}.compile_or_warm_up_model"),
-    *_call(f"{_WORKER}.shutdown"),
-    # The runner: what we override, or call through, and in which order vllm-ascend does.
-    *_of("vllm_ascend.worker.model_runner_v1", "NPUModelRunner"),
-    *_of(_RUNNER, made="drafter input_batch kv_cache_config model model_memory_usage sampler"),
-    *_call(f"{_RUNNER}.__init__", "vllm_config device"),
-    *_call(f"{_RUNNER}._get_drafter"),
-    *_call(f"{_RUNNER}._set_up_drafter", uses="_get_drafter AscendEagleProposer"),
-    *_call(f"{_RUNNER}.load_model", uses="drafter"),
-    *_call(f"{_RUNNER}.initialize_kv_cache", "kv_cache_config", uses="AscendEagleProposer"),
-    *_call(f"{_RUNNER}._dummy_sampler_run", "hidden_states"),
-    *_call(f"{_RUNNER}._update_states", "scheduler_output"),
-    *_call(
-        f"{_RUNNER}.execute_model",
-        "scheduler_output",
-        uses="_update_states _prepare_inputs _build_attention_metadata update_cos_sin "
-        "_model_forward",
-    ),
-    *_call(
-        f"{_RUNNER}._prepare_inputs",
-        "scheduler_output num_scheduled_tokens",
-        gives=3,
-        uses="query_start_loc positions compute_slot_mapping discard_request_mask",
-    ),
-    *_call(
-        f"{_RUNNER}._build_attention_metadata",
-        "num_tokens num_reqs max_query_len",
-        gives=2,
-        uses="num_scheduled_tokens_np AscendEagleProposer attn_layer_names slot_mapping",
-    ),
-    *_call(f"{_RUNNER}._model_forward", "num_tokens_padded input_ids positions"),
-    *_call(
-        f"{_RUNNER}.sample_tokens", "grammar_output", uses="_sample _bookkeeping_sync use_eagle"
-    ),
-    *_call(f"{_RUNNER}._sample", "logits spec_decode_metadata"),
-    *_call(
-        f"{_RUNNER}._bookkeeping_sync",
-        "scheduler_output sampler_output",
-        gives=6,
-        uses="parse_output",
-    ),
-    *_call(
-        f"{_RUNNER}.propose_draft_token_ids",
-        "valid_sampled_token_ids sampling_metadata scheduler_output spec_decode_metadata "
-        "spec_decode_common_attn_metadata positions num_scheduled_tokens hidden_states "
-        "aux_hidden_states sample_hidden_states target_model_batch_desc",
-    ),
-    *_call(f"{_RUNNER}._copy_draft_token_ids_to_cpu", uses="is_tensor"),
-    # The batch, as the step's view reads it.
-    *_of(
-        "vllm_ascend.worker.npu_input_batch:NPUInputBatch",
-        made="block_table frequency_penalties_reqs generators num_computed_tokens_cpu "
-        "num_prompt_tokens num_tokens_no_spec presence_penalties_reqs repetition_penalties_reqs "
-        "req_id_to_index sampling_metadata token_ids_cpu",
-    ),
-    *_of(
-        "vllm_ascend.worker.block_table:BlockTable",
-        made="block_size block_table num_blocks_per_row slot_mapping",
-    ),
-    *_of("vllm_ascend.worker.block_table:MultiGroupBlockTable", "__getitem__", made="block_tables"),
-    # Attention.
-    *_of(
-        _ATTENTION,
-        "AscendAttentionBackend AscendAttentionBackendImpl AscendAttentionMetadataBuilder "
-        "AscendAttentionState AscendMetadata",
-    ),
-    *_of(f"{_ATTENTION}:AscendAttentionBackend", "get_builder_cls get_impl_cls get_name"),
-    *_of(
-        f"{_ATTENTION}:AscendAttentionBackendImpl",
-        made="alibi_slopes key_cache kv_cache_dtype kv_sharing_target_layer_name scale sinks "
-        "sliding_window value_cache",
-    ),
-    *_call(
-        f"{_ATTENTION}:AscendAttentionBackendImpl.__init__",
-        "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype "
-        "logits_soft_cap attn_type kv_sharing_target_layer_name sinks",
-    ),
-    *_call(
-        f"{_ATTENTION}:AscendAttentionBackendImpl.forward",
-        "layer query key value kv_cache attn_metadata output output_scale output_block_scale",
-        uses="reshape_and_cache",
-    ),
-    *_call(
-        f"{_ATTENTION}:AscendAttentionBackendImpl.do_kv_cache_update",
-        "layer key value kv_cache slot_mapping",
-        uses="key_cache value_cache reshape_and_cache",
-    ),
-    *_call(
-        f"{_ATTENTION}:AscendAttentionMetadataBuilder.__init__",
-        "kv_cache_spec layer_names vllm_config device",
-        uses="num_speculative_tokens",
-    ),
-    *_of(
-        f"{_ATTENTION}:AscendAttentionMetadataBuilder",
-        made="decode_threshold reorder_batch_threshold speculative_config vllm_config",
-    ),
-    *_call(
-        f"{_ATTENTION}:AscendAttentionMetadataBuilder.build",
-        "common_prefix_len common_attn_metadata",
-        uses="_seq_lens_cpu attn_state query_start_loc_cpu",
-    ),
-    *_of(f"{_ATTENTION}:AscendAttentionState", "ChunkedPrefill"),
-    *_of(f"{_ATTENTION}:AscendMetadata", made="slot_mapping"),
-    *_of("vllm_ascend.attention.utils", "AscendCommonAttentionMetadata"),
-    *_of("vllm_ascend.attention.utils:AscendCommonAttentionMetadata", made="attn_state"),
-    *_call(
-        "vllm_ascend.device.device_op:BaseDeviceAdaptor.reshape_and_cache",
-        "key value key_cache value_cache slot_mapping",
-        uses="_npu_reshape_and_cache",
-    ),
-    # The head.
-    *_of("vllm_ascend.ascend_forward_context", "set_ascend_forward_context"),
-    *_call(
-        "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
-        "attn_metadata vllm_config num_tokens",
-        uses="num_actual_tokens is_draft_model",
-    ),
-    *_of("vllm_ascend.spec_decode", "AscendEagleProposer"),
-    *_of("vllm_ascend.spec_decode.eagle_proposer", "AscendEagleProposer"),
-    *_call(
-        "vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer.__init__",
-        "vllm_config device runner",
-    ),
-    *_of(_PROPOSER, "_propose", made="_draft_attn_layer_names attn_layer_names model"),
-    *_call(f"{_PROPOSER}.load_model", "model"),
-    *_call(f"{_PROPOSER}.dummy_run", "num_tokens", uses="num_speculative_tokens"),
-    *_call(f"{_PROPOSER}._run_merged_draft", uses="num_speculative_tokens"),
+ASCEND_SEAMS = tuple(
+    _seams(
+        f"""
+        # What the platform chooses, and we put ours in place of.
+        vllm_ascend.platform: NPUPlatform
+        vllm_ascend.platform:NPUPlatform.get_attn_backend_cls: TAKES selected_backend
+            attn_selector_config num_heads
+            USES vllm_ascend.attention.attention_v1.AscendAttentionBackend
+        vllm_ascend.platform:NPUPlatform.check_and_update_config: TAKES vllm_config
+            USES vllm_ascend.worker.worker.NPUWorker scheduler_cls worker_cls enforce_eager
+        # Refused options.
+        vllm_ascend.ascend_config: get_ascend_config
+        vllm_ascend.ascend_config:AscendConfig: MADE enable_async_exponential
+            enable_balance_scheduling enable_hamming_sparse enable_kv_nz enable_reduce_sample
+            finegrained_tp_config
+        vllm_ascend.ascend_config:FinegrainedTPConfig: MADE lmhead_tensor_parallel_size
+        vllm_ascend.utils: AscendDeviceType get_ascend_device_type
+        vllm_ascend.utils:AscendDeviceType: A2 A3
+        # The worker, which makes the runner that it finds in its module.
+        vllm_ascend.worker.worker: NPUModelRunner NPUWorker
+        {_WORKER}: MADE model_runner
+        {_WORKER}.__init__: TAKES vllm_config local_rank rank distributed_init_method
+        {_WORKER}.init_device: TAKES USES NPUModelRunner
+        {_WORKER}.initialize_from_config: TAKES kv_cache_config
+        {_WORKER}.compile_or_warm_up_model: TAKES
+        {_WORKER}.shutdown: TAKES
+        # The runner: what we override, or call through, and in which order vllm-ascend does.
+        vllm_ascend.worker.model_runner_v1: NPUModelRunner
+        {_RUNNER}: MADE drafter input_batch kv_cache_config model model_memory_usage sampler
+        {_RUNNER}.__init__: TAKES vllm_config device
+        {_RUNNER}._get_drafter: TAKES
+        {_RUNNER}._set_up_drafter: TAKES USES _get_drafter AscendEagleProposer
+        {_RUNNER}.load_model: TAKES USES drafter
+        {_RUNNER}.initialize_kv_cache: TAKES kv_cache_config USES AscendEagleProposer
+        {_RUNNER}._dummy_sampler_run: TAKES hidden_states
+        {_RUNNER}._update_states: TAKES scheduler_output
+        {_RUNNER}.execute_model: TAKES scheduler_output
+            USES _update_states _prepare_inputs _build_attention_metadata update_cos_sin
+                _model_forward
+        {_RUNNER}._prepare_inputs: TAKES scheduler_output num_scheduled_tokens
+            GIVES 3
+            USES query_start_loc positions compute_slot_mapping discard_request_mask
+        {_RUNNER}._build_attention_metadata: TAKES num_tokens num_reqs max_query_len
+            GIVES 2
+            USES num_scheduled_tokens_np AscendEagleProposer attn_layer_names slot_mapping
+        {_RUNNER}._model_forward: TAKES num_tokens_padded input_ids positions
+        {_RUNNER}.sample_tokens: TAKES grammar_output USES _sample _bookkeeping_sync use_eagle
+        {_RUNNER}._sample: TAKES logits spec_decode_metadata
+        {_RUNNER}._bookkeeping_sync: TAKES scheduler_output sampler_output GIVES 6 USES parse_output
+        {_RUNNER}.propose_draft_token_ids: TAKES valid_sampled_token_ids sampling_metadata
+            scheduler_output spec_decode_metadata spec_decode_common_attn_metadata positions
+            num_scheduled_tokens hidden_states aux_hidden_states sample_hidden_states
+            target_model_batch_desc
+        {_RUNNER}._copy_draft_token_ids_to_cpu: TAKES USES is_tensor
+        # The batch, as the step's view reads it.
+        vllm_ascend.worker.npu_input_batch:NPUInputBatch: MADE block_table frequency_penalties_reqs
+            generators num_computed_tokens_cpu num_prompt_tokens num_tokens_no_spec
+            presence_penalties_reqs repetition_penalties_reqs req_id_to_index sampling_metadata
+            token_ids_cpu
+        vllm_ascend.worker.block_table:BlockTable: MADE block_size block_table num_blocks_per_row
+            slot_mapping
+        vllm_ascend.worker.block_table:MultiGroupBlockTable: __getitem__ MADE block_tables
+        # Attention.
+        {_ATTENTION}: AscendAttentionBackend AscendAttentionBackendImpl
+            AscendAttentionMetadataBuilder AscendAttentionState AscendMetadata
+        {_ATTENTION}:AscendAttentionBackend: get_builder_cls get_impl_cls get_name
+        {_ATTENTION}:AscendAttentionBackendImpl: MADE alibi_slopes key_cache kv_cache_dtype
+            kv_sharing_target_layer_name scale sinks sliding_window value_cache
+        {_ATTENTION}:AscendAttentionBackendImpl.__init__: TAKES num_heads head_size scale
+            num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap attn_type
+            kv_sharing_target_layer_name sinks
+        {_ATTENTION}:AscendAttentionBackendImpl.forward: TAKES layer query key value kv_cache
+            attn_metadata output output_scale output_block_scale
+            USES reshape_and_cache
+        {_ATTENTION}:AscendAttentionBackendImpl.do_kv_cache_update: TAKES layer key value kv_cache
+            slot_mapping
+            USES key_cache value_cache reshape_and_cache
+        {_ATTENTION}:AscendAttentionMetadataBuilder.__init__: TAKES kv_cache_spec layer_names
+            vllm_config device
+            USES num_speculative_tokens
+        {_ATTENTION}:AscendAttentionMetadataBuilder: MADE decode_threshold reorder_batch_threshold
+            speculative_config vllm_config
+        {_ATTENTION}:AscendAttentionMetadataBuilder.build: TAKES common_prefix_len
+            common_attn_metadata
+            USES _seq_lens_cpu attn_state query_start_loc_cpu
+        {_ATTENTION}:AscendAttentionState: ChunkedPrefill
+        {_ATTENTION}:AscendMetadata: MADE slot_mapping
+        vllm_ascend.attention.utils: AscendCommonAttentionMetadata
+        vllm_ascend.attention.utils:AscendCommonAttentionMetadata: MADE attn_state
+        vllm_ascend.device.device_op:BaseDeviceAdaptor.reshape_and_cache: TAKES key value key_cache
+            value_cache slot_mapping
+            USES _npu_reshape_and_cache
+        # The head.
+        vllm_ascend.ascend_forward_context: set_ascend_forward_context
+        vllm_ascend.ascend_forward_context:set_ascend_forward_context: TAKES attn_metadata
+            vllm_config num_tokens
+            USES num_actual_tokens is_draft_model
+        vllm_ascend.spec_decode: AscendEagleProposer
+        vllm_ascend.spec_decode.eagle_proposer: AscendEagleProposer
+        vllm_ascend.spec_decode.eagle_proposer:AscendEagleProposer.__init__: TAKES vllm_config
+            device runner
+        {_PROPOSER}: _propose MADE _draft_attn_layer_names attn_layer_names model
+        {_PROPOSER}.load_model: TAKES model
+        {_PROPOSER}.dummy_run: TAKES num_tokens USES num_speculative_tokens
+        {_PROPOSER}._run_merged_draft: TAKES USES num_speculative_tokens
+        """
+    )
 )

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from vllm_eagle_pangu.checked import told
 from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal, tree_config
@@ -31,20 +32,20 @@ FLAT_KEYS = {
 _SCHEDULER = "vllm_eagle_pangu.engine.scheduler.TreeScheduler"
 
 
-def install(platforms: Mapping[str, PlatformParts]) -> None:
-    """Patch `EngineArgs` once per process; `platforms` by vLLM's device type."""
+def install(platforms: Mapping[str, PlatformParts] | None) -> None:
+    """Patch `EngineArgs` once per process; `platforms` by vLLM's device type.
+
+    None for a vLLM that we do not support: the method is refused by name, and nothing else changes.
+    """
+    _wrap_once("create_engine_config", partial(_create_engine_config, platforms=platforms))
+    if platforms is None:
+        return
     from vllm.config import VllmConfig
 
     vllm_s = VllmConfig.use_v2_model_runner
     if not getattr(vllm_s.fget, "eagle_pangu", False):
         VllmConfig.use_v2_model_runner = property(_use_v2_model_runner(vllm_s.fget))
     _wrap_once("create_speculative_config", _create_speculative_config)
-    _wrap_once("create_engine_config", partial(_create_engine_config, platforms=platforms))
-
-
-def install_refusal() -> None:
-    """For a vLLM that we do not support: refuse the method by name, and change nothing else."""
-    _wrap_once("create_engine_config", _refuse_our_method)
 
 
 def _wrap_once(name: str, wrapper: Callable[[Callable], Callable]) -> None:
@@ -128,7 +129,9 @@ def _create_speculative_config(original: Callable) -> Callable:
     return create_speculative_config
 
 
-def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformParts]) -> Callable:
+def _create_engine_config(
+    original: Callable, platforms: Mapping[str, PlatformParts] | None
+) -> Callable:
     # Why: trees need a worker and a scheduler of ours; what cannot work must be refused here.
     # How: check before and after vLLM builds the configuration, then name our parts in it.
     # Upstream: EngineArgs.create_engine_config, vllm/engine/arg_utils.py.
@@ -137,6 +140,8 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
         spec = chosen_spec(self)
         if spec is None:
             return original(self, *args, **kwargs)
+        if platforms is None:
+            refuse_version()
         from vllm.platforms import current_platform
 
         from vllm_eagle_pangu.engine import refusals
@@ -159,15 +164,6 @@ def _create_engine_config(original: Callable, platforms: Mapping[str, PlatformPa
         config.parallel_config.worker_cls = parts.worker
         config.scheduler_config.scheduler_cls = _SCHEDULER
         return config
-
-    return create_engine_config
-
-
-def _refuse_our_method(original: Callable) -> Callable:
-    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if chosen_spec(self) is not None:
-            refuse_version()
-        return original(self, *args, **kwargs)
 
     return create_engine_config
 
@@ -215,10 +211,7 @@ def _is_eager(engine_args: Any, parts: PlatformParts) -> bool:
 
 
 def _unusable_head(model: str, error: Exception) -> ValueError:
-    reason = str(error)
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+    reason = told(error) if isinstance(error, ValidationError) else str(error)
     return refusal(
         "model",
         model,

@@ -3,16 +3,17 @@
 
 import ast
 import inspect
+import re
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_pangu.compat import SUPPORTED
-
-# How modules of torch get attributes beside assignment.
-_REGISTER = ("register_buffer", "register_parameter", "setattr")
+from vllm_eagle_pangu.compat.source_seam import made, set_in
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,19 @@ class Seam:
     def exists(self) -> bool:
         """Whether the installed vLLM has it; a missing module or class counts as missing."""
         try:
-            return has(found(self.owner), self.name)
+            return has(resolve_name(self.owner), self.name)
         except (ImportError, AttributeError):
             return False
 
 
-def found(owner: str) -> Any:
-    """The module, class or function that `owner` names. Imports it.
+def owned(table: str) -> Iterator[tuple[str, list[str]]]:
+    """The owners of a table, each with a colon behind it, and the words that follow each.
 
-    Raises:
-        ImportError, AttributeError: it is not there.
+    A line that begins with # is a comment.
     """
-    module, _, path = owner.partition(":")
-    value: Any = import_module(module)
-    for name in path.split(".") if path else ():
-        value = getattr(value, name)
-    return value
-
-
-def _module_found(name: str) -> bool:
-    try:
-        return import_module(name) is not None
-    except ImportError:
-        return False
+    entries = re.sub(r"^ *#.*$", "", table, flags=re.M)
+    for owner, words in re.findall(r"(\S+):\s(.*?)(?=\S+:\s|\Z)", entries, re.S):
+        yield owner, words.split()
 
 
 def has(owner: Any, name: str) -> bool:
@@ -66,11 +57,14 @@ def has(owner: Any, name: str) -> bool:
 
     Of a module or class, what getattr finds; of a class, also what its instances get, assigned or
     annotated in the source; of a function, its parameters and what it sets on what it is given.
+
+    Raises:
+        ImportError: a module has neither the name nor a module of that name.
     """
     if hasattr(owner, name):
         return True
     if inspect.ismodule(owner):
-        return _module_found(f"{owner.__name__}.{name}")
+        return import_module(f"{owner.__name__}.{name}") is not None
     if inspect.isfunction(owner) and name in inspect.signature(owner).parameters:
         return True
     return name in _made(owner)
@@ -83,28 +77,11 @@ def _made(owner: Any) -> frozenset[str]:
     Of a function: what it sets on anything.
     """
     if not inspect.isclass(owner):
-        return frozenset(_set_in(inspect.unwrap(owner), of_self=False))
+        return frozenset(set_in(_definition(inspect.unwrap(owner)), of_self=False))
     classes = [c for c in inspect.getmro(owner) if c.__module__.split(".")[0] == "vllm"]
-    return frozenset(name for c in classes for name in _set_in(c, of_self=True))
+    return frozenset(name for c in classes for name in made(_definition(c)))
 
 
-def _set_in(owner: Any, of_self: bool) -> set[str]:
+def _definition(owner: Any) -> ast.stmt:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    names = set()
-    for node in getattr(definition, "body", ()):
-        if of_self and isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if not of_self or (isinstance(node.value, ast.Name) and node.value.id == "self"):
-                names.add(node.attr)
-        elif isinstance(node, ast.Call):
-            function = node.func
-            called = getattr(function, "attr", getattr(function, "id", ""))
-            if called in _REGISTER:
-                names |= {
-                    arg.value
-                    for arg in node.args
-                    if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
-                }
-    return names
+    return definition

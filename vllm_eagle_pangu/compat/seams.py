@@ -10,18 +10,14 @@ Tables of options that we refuse are elsewhere: see `refusals.py`, `target_fit.p
 from collections.abc import Iterator
 
 from vllm_eagle_pangu.compat import SUPPORTED
-from vllm_eagle_pangu.compat.seam_entry import Seam
+from vllm_eagle_pangu.compat.seam_entry import Seam, owned
 
 
 def _seams(table: str, *, line: str | None = None, platform: str | None = None) -> Iterator[Seam]:
-    """Owners, each with a colon behind it, and behind that the names that it has."""
+    """Owners, and the names that each of them has."""
     lines = SUPPORTED if line is None else (line,)
-    owner = ""
-    for word in table.split():
-        if word.endswith(":"):
-            owner = word[:-1]
-        else:
-            yield Seam(owner, word, lines, platform)
+    for owner, names in owned(table):
+        yield from (Seam(owner, name, lines, platform) for name in names)
 
 
 SEAMS: tuple[Seam, ...] = (

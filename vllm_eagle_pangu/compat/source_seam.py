@@ -15,6 +15,9 @@ from typing import Literal
 # this word stands, as a name, an attribute, a keyword or a string.
 Kind = Literal["NAME", "MADE", "TAKES", "GIVES", "USES"]
 
+# How modules of torch get attributes beside assignment.
+_REGISTER = ("register_buffer", "register_parameter", "setattr")
+
 _Scope = ast.Module | ast.ClassDef
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -50,7 +53,7 @@ class SourceSeam:
                 return f"{module} defines no {path}"
             node = inner
         if isinstance(node, _Scope):
-            names = _defined(node) if self.kind == "NAME" else _made(node)
+            names = _defined(node) if self.kind == "NAME" else made(node)
             return None if self.relied_on in names else f"{self.relied_on} is gone"
         if not isinstance(node, _Function):
             return f"{path} is defined elsewhere"
@@ -67,7 +70,8 @@ def _problem_of_function(function: _Function, seam: SourceSeam) -> str | None:
                 return f"parameter {place + 1} is {(has[place:] or ['gone'])[0]}, not {name}"
         return None
     if seam.kind == "GIVES":
-        counts = {len(x.value.elts) for x in _returns(function) if isinstance(x.value, ast.Tuple)}
+        returned = [node.value for node in _shallow(function) if isinstance(node, ast.Return)]
+        counts = {len(value.elts) for value in returned if isinstance(value, ast.Tuple)}
         return None if counts == {int(seam.relied_on)} else f"it returns {sorted(counts)} values"
     return None if seam.relied_on in _words(function) else f"nothing of {seam.relied_on} in it"
 
@@ -109,25 +113,28 @@ def _shallow(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _shallow(node)
 
 
-def _made(scope: ast.AST) -> set[str]:
-    stored = {
-        node.attr
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-        if isinstance(node.value, ast.Name) and node.value.id == "self"
-    }
-    return stored | {name for name, node in _defined(scope).items() if isinstance(node, ast.Name)}
+def made(scope: ast.AST) -> set[str]:
+    """What a class sets on `self`, and what its body assigns or annotates."""
+    own = {name for name, node in _defined(scope).items() if isinstance(node, ast.Name)}
+    return own | set_in(scope, of_self=True)
 
 
-def _returns(function: ast.AST) -> Iterator[ast.Return]:
-    return (node for node in _shallow(function) if isinstance(node, ast.Return))
+def set_in(definition: ast.AST, of_self: bool) -> set[str]:
+    """The attributes that it sets: on `self`, or on anything."""
+    names = set()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if not of_self or (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                names.add(node.attr)
+        elif isinstance(node, ast.Call):
+            function = node.func
+            if getattr(function, "attr", getattr(function, "id", "")) in _REGISTER:
+                values = {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+                names |= {value for value in values if isinstance(value, str)}
+    return names
 
 
 def _words(function: ast.AST) -> set[str]:
-    words = set()
-    for node in ast.walk(function):
-        for name in ("id", "attr", "arg", "value"):
-            word = getattr(node, name, None)
-            if isinstance(word, str):
-                words.add(word)
-    return words
+    parts = ("id", "attr", "arg", "value")
+    words = {getattr(node, part, None) for node in ast.walk(function) for part in parts}
+    return {word for word in words if isinstance(word, str)}

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib import import_module
+from pkgutil import resolve_name
 
 from vllm_eagle_pangu.doctor.finding import WRONG, Finding
 
@@ -83,6 +83,5 @@ def death(code: int, errors: str) -> str:
 
 
 if __name__ == "__main__":
-    module, function = sys.argv[1].split(".")
-    check = getattr(import_module(f"vllm_eagle_pangu.doctor.{module}"), function)
+    check = resolve_name(f"vllm_eagle_pangu.doctor.{sys.argv[1].replace('.', ':')}")
     report(check(*json.loads(sys.argv[2])))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vllm_eagle_pangu.doctor import ladder, report
 from vllm_eagle_pangu.doctor.device import NPU, device_type
-from vllm_eagle_pangu.doctor.finding import OK
+from vllm_eagle_pangu.doctor.finding import OK, Finding
 
 REPORT = Path("doctor-report.md")
 
@@ -50,19 +50,19 @@ def run(arguments: argparse.Namespace) -> int:
 def _climb(arguments: argparse.Namespace) -> int:
     out = arguments.out or REPORT
     device = NPU if arguments.npu else device_type()
-    steps: list[ladder.Step] = []
+    found: list[Finding] = []
     rungs = ladder.rungs(device, arguments.pair, arguments.prompts, arguments.tokens)
     try:
-        for rung, finding in ladder.climb(rungs):
-            if not steps or steps[-1][0] != rung:
-                print(f"-- {rung}")
+        for finding in ladder.climb(rungs):
+            if not found or found[-1].rung != finding.rung:
+                print(f"-- {finding.rung}")
             print(finding.line(), flush=True)
-            steps.append((rung, finding))
+            found.append(finding)
     finally:
         # Broken off, too: what was seen until then.
-        report.write(steps, device, out)
+        report.write(found, device, out)
     print(f"written: {out}")
-    return _verdict(sum(finding.state != OK for _, finding in steps))
+    return _verdict(sum(finding.state != OK for finding in found))
 
 
 def _verdict(wrong: int) -> int:

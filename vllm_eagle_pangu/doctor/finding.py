@@ -15,7 +15,8 @@ NOT_RUN = "unrun"
 class Finding:
     """`mend`: a command for a shell; empty where nothing is to be mended or no command does it.
 
-    `log`: the last lines of the process that died of it; `seconds`: that it took, on the ladder.
+    `log`: the last lines of the process that died of it; `rung`, `seconds`: on the ladder, where it
+    was found and what it took.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Finding:
     text: str
     mend: str = ""
     log: str = ""
+    rung: str = ""
     seconds: float | None = None
 
     @property

@@ -44,10 +44,6 @@ class Rung:
     needs: tuple[str, ...] = ()
 
 
-# A rung's name, and what it found.
-Step = tuple[str, Finding]
-
-
 def rungs(device: str, pair: Sequence[str], prompts: int, tokens: int) -> list[Rung]:
     """In order. `pair`: a target and its head to check besides, or neither."""
     there = {NPU: ("torch_npu", NPU), CUDA: (CUDA,)}.get(device, ())
@@ -76,8 +72,8 @@ def rungs(device: str, pair: Sequence[str], prompts: int, tokens: int) -> list[R
     ]
 
 
-def climb(ladder: Iterable[Rung]) -> Iterator[Step]:
-    """Every finding with the seconds that it took; what fails ends no rung but those on it."""
+def climb(ladder: Iterable[Rung]) -> Iterator[Finding]:
+    """Every finding with rung and seconds; what fails ends no rung but those on it."""
     failed: set[str] = set()
     for rung in ladder:
         began = time.monotonic()
@@ -85,7 +81,7 @@ def climb(ladder: Iterable[Rung]) -> Iterator[Step]:
             now = time.monotonic()
             if finding.failed:
                 failed |= {rung.name, finding.name}
-            yield rung.name, replace(finding, seconds=round(now - began, 1))
+            yield replace(finding, rung=rung.name, seconds=round(now - began, 1))
             began = time.monotonic()
 
 

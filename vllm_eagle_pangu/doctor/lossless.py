@@ -70,9 +70,9 @@ def verdict(
         return Finding(NAME, OK, same)
     if not low:
         index, tree = differing[0]
-        pairs = enumerate(zip(plain[index], tree, strict=True))
-        at, (one, other) = next((at, both) for at, both in pairs if len(set(both)) > 1)
-        return Finding(NAME, WRONG, f"{same}; {_parts(index, at, one, other)}")
+        at = ties.parting(plain[index], tree)
+        where = _parts(index, at, plain[index][at], tree[at])
+        return Finding(NAME, WRONG, f"{same}; {where}")
     exact = ReferenceTarget(target)
 
     def logits(prompts: Tokens, outputs: Tokens) -> list[list[ties.Logits]]:

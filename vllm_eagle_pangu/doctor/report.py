@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import vllm_eagle_pangu
@@ -20,7 +22,7 @@ _PATH = re.compile(r"(?:(?<![\w/.}~-])|(?<=file://))/(?!/)(?:[^\s/:,;'\"`()]+/)+
 _ADDRESS = re.compile(r"(?<=//)(?:\d{1,3}\.){3}\d{1,3}|(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
 
 
-def write(steps: Sequence[tuple[str, Finding]], device: str, out: Path) -> None:
+def write(found: Sequence[Finding], device: str, out: Path) -> None:
     """`out` in Markdown, and a file of the same name that ends in .json."""
     git = git_state()
     facts = {
@@ -30,11 +32,10 @@ def write(steps: Sequence[tuple[str, Finding]], device: str, out: Path) -> None:
         "commit": git and f"{git['commit'][:12]}{' with changes' if git['dirty'] else ''}",
         "environment": {name: scrubbed(text) for name, text in environment_flags().items()},
     }
-    clean = [(rung, _clean(finding)) for rung, finding in steps]
+    clean = [_clean(finding) for finding in found]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n\n".join(_page(facts, clean)) + "\n", encoding="utf-8")
-    listed = [{"rung": rung, **asdict(finding)} for rung, finding in clean]
-    write_json({**facts, "findings": listed}, out.with_suffix(".json"))
+    write_json({**facts, "findings": list(map(asdict, clean))}, out.with_suffix(".json"))
 
 
 def _clean(found: Finding) -> Finding:
@@ -42,13 +43,12 @@ def _clean(found: Finding) -> Finding:
     return replace(found, text=text, mend=mend, log=log)
 
 
-def _page(facts: dict, steps: Sequence[tuple[str, Finding]]) -> Iterator[str]:
+def _page(facts: dict, findings: Sequence[Finding]) -> Iterator[str]:
     yield f"# eagle-pangu doctor on {facts['device']}"
     packages = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
     source = f"; commit {facts['commit']}" if facts["commit"] else ""
     yield f"{facts['date']}; {packages}{source}."
-    names = dict.fromkeys(rung for rung, _ in steps)
-    by_rung = {name: [finding for rung, finding in steps if rung == name] for name in names}
+    by_rung = {rung: list(found) for rung, found in groupby(findings, attrgetter("rung"))}
     rows = [(name, _state(found), _seconds(found)) for name, found in by_rung.items()]
     yield _table(("rung", "state", "seconds"), rows)
     for name, found in by_rung.items():

@@ -65,14 +65,18 @@ def openmp() -> Finding:
     name = "OpenMP"
     if not needs.needs_openmp():
         return Finding(name, OK, "no preload needed: vLLM is no CPU build for x86 Linux")
-    if "libiomp" in os.environ.get(needs.PRELOAD, "") and _is_mapped("libiomp5"):
+    preloaded = os.environ.get(needs.PRELOAD, "")
+    # What is mapped: the loader skips a file of LD_PRELOAD that is not there.
+    mapped = Path("/proc/self/maps").read_text("utf-8", "replace")
+    if "libiomp" in preloaded and "libiomp5" in mapped:
         return Finding(name, OK, "Intel's is preloaded")
     problem = f"Intel's libiomp5.so is not preloaded ({needs.PRELOAD}): speculation is slow"
     library = needs.intel_openmp()
     if library is None:
         return Finding(name, TRAP, problem, pip("install", "intel-openmp"))
-    others = [each for each in _preloaded() if not re.search("lib[ig]?omp", Path(each).name)]
-    value = ":".join([str(library), *others])
+    others = filter(None, re.split(r"[:\s]", preloaded))
+    kept = [each for each in others if not re.search("lib[ig]?omp", Path(each).name)]
+    value = ":".join([str(library), *kept])
     return Finding(name, TRAP, problem, f"export {needs.PRELOAD}={shlex.quote(value)}")
 
 
@@ -140,12 +144,3 @@ def _name_folder(installed: str) -> Path | None:
             assert named is not None, project
             return folder if installed.startswith(f"{named[1]}.") else None
     return None
-
-
-def _preloaded() -> list[str]:
-    return [each for each in re.split(r"[:\s]", os.environ.get(needs.PRELOAD, "")) if each]
-
-
-def _is_mapped(library: str) -> bool:
-    """Whether this process has it: the loader skips a file of LD_PRELOAD that is not there."""
-    return library in Path("/proc/self/maps").read_text("utf-8", "replace")

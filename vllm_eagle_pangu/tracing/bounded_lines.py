@@ -21,7 +21,7 @@ class BoundedLines:
 
     Steps stop for good at the first that does not fit, some space before the end: the lines of
     requests go on there. `written` counts lines in the files by kind, `dropped` those given up, by
-    reason: beyond `max_bytes`, or `failed` because a file could not be written.
+    reason: for a `queue_full`, which the writer counts, beyond `max_bytes`, or `failed`.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -30,7 +30,7 @@ class BoundedLines:
         self._bytes = 0
         self.truncated = False
         self.written = {"steps": 0, "requests": 0}
-        self.dropped = {"max_bytes": 0, "failed": 0}
+        self.dropped = {"queue_full": 0, "max_bytes": 0, "failed": 0}
         self._failed = False
         self._pending: dict[str, list[bytes]] = {"steps": [], "requests": []}
         self._files = {

@@ -10,10 +10,10 @@ import torch
 from pydantic import BeforeValidator, InstanceOf, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.checked import refusal, told
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.tracing.schema import parse_record, told
+from vllm_eagle_pangu.tracing.schema import parse_record
 
 
 def _integers(values: Sequence[int]) -> torch.Tensor:

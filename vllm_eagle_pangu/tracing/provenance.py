@@ -90,19 +90,21 @@ def git_state() -> dict[str, Any] | None:
     checkout = Path(vllm_eagle_pangu.__file__).resolve().parents[1]
     if not (checkout / ".git").exists():
         return None
-    commit, changes = _git(checkout, "rev-parse", "HEAD"), _git(checkout, "status", "--porcelain")
-    if commit is None or changes is None:
-        return None
-    return {"commit": commit, "dirty": bool(changes)}
-
-
-def _git(checkout: Path, *arguments: str) -> str | None:
     # Without optional locks a running `git commit` beside us is not disturbed.
-    command = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
+    command = ["git", "--no-optional-locks", "-C", str(checkout), "status"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
+            [*command, "--porcelain=2", "--branch"],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    # Of the branch git says lines that begin with #; its commit is no number where there is none.
+    commit = re.search(r"^# branch.oid ([0-9a-f]+)$", done.stdout, re.M)
+    return commit and {
+        "commit": commit[1],
+        "dirty": any(not line.startswith("#") for line in done.stdout.splitlines()),
+    }

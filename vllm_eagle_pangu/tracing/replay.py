@@ -12,6 +12,7 @@ from vllm_eagle_pangu.core.paths import LENGTH, AcceptedPaths, path_invariants
 from vllm_eagle_pangu.core.tree import MASK, TreeBatch
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
+from vllm_eagle_pangu.ties import parting
 from vllm_eagle_pangu.tracing.cache_invariants import check_cache, check_written_once
 from vllm_eagle_pangu.tracing.dumped import Dump, DumpedRequest, Finding
 
@@ -74,15 +75,9 @@ def _check_scheduled(request: DumpedRequest, tree: TreeBatch) -> Iterator[Findin
         return
     drafted = tree.tokens[0, 1 : len(scheduled) + 1].tolist()
     if drafted != scheduled:
-        row = _first_difference(drafted, scheduled) + 1
+        row = parting(drafted, scheduled) + 1
         detail = f"drafted {drafted}, scheduled {scheduled}"
         yield request.finding(SCHEDULED_TOKENS, [row], detail)
-
-
-def _first_difference(one: list[int], other: list[int]) -> int:
-    """Where two lists differ first, which is the end of one if the other goes on."""
-    pairs = list(zip(one, other, strict=False))
-    return next((i for i, (mine, theirs) in enumerate(pairs) if mine != theirs), len(pairs))
 
 
 def _outscores(tree: TreeBatch, row: int) -> bool:
@@ -162,7 +157,7 @@ def _check_walk(
     walk = tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth)
     expected, accepted = (one.rows[0, : int(one.length) + 1].tolist() for one in (walk, path))
     if expected != accepted:
-        same = _first_difference(expected, accepted)
+        same = parting(expected, accepted)
         rows = accepted[same : same + 1] or expected[same : same + 1]
         detail = f"the draws lead along rows {expected}, the path is {accepted}"
         yield request.finding(WALK, rows, detail)

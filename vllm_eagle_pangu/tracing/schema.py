@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from vllm_eagle_pangu.config import refusal
 
 # Raised when a reader of the old form would misread the new one; new keys alone do not raise it.
@@ -39,9 +37,3 @@ def parse_record(text: str, place: Path | str) -> dict[str, Any]:
             "or record it anew",
         )
     return record
-
-
-def told(error: ValidationError) -> str:
-    """Where a record is not as it should be first, and how."""
-    found = error.errors()[0]
-    return ": ".join([*map(str, found["loc"]), found["msg"]])

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple
+from typing import Any
 
 from vllm_eagle_pangu.tracing.bounded_lines import BoundedLines
 from vllm_eagle_pangu.tracing.config import TraceConfig
@@ -29,17 +29,6 @@ QUEUE_ROWS = 2**18
 ENTRY_ROWS = 64
 FLUSH_SECONDS = 0.05
 CLOSE_SECONDS = 10.0
-
-
-class _Work(NamedTuple):
-    """What the writer's thread is to do: `write`, which adds lines of those `requests` wanted.
-
-    `rows`: what it weighs.
-    """
-
-    write: Callable[[], None]
-    requests: Sequence[str]
-    rows: int
 
 
 class TraceWriter:
@@ -60,10 +49,9 @@ class TraceWriter:
         self.config = config
         self.folder, self.manifest = start_run(config, configuration or {}, seed, device)
         self._lines = BoundedLines(self.folder, config.max_bytes)
-        self._queue: deque[_Work] = deque()
+        self._queue: deque[tuple[Callable[[], None], Sequence[str], int]] = deque()
         # Rows put in, counted by the engine's thread, and taken out, counted by the writer's.
         self._rows_in = self._rows_out = 0
-        self._queue_full = self._failed = 0
         self._totals: dict[str, RequestTotals] = {}
         self._origin = time.perf_counter()
         self._write_manifest()
@@ -81,13 +69,11 @@ class TraceWriter:
         """Without this call a request starts with its first tree."""
         if self.config.samples(request):
             start = partial(self._totals.__setitem__, request, RequestTotals(self.now_us()))
-            self._put(_Work(start, (), ENTRY_ROWS), 2 * QUEUE_ROWS)
+            self._put(start, ())
 
     def step(self, entry: StepEntry) -> None:
         """Trace a step; microseconds, no waiting."""
-        rows = entry.tree.tokens.numel() + ENTRY_ROWS
-        work = _Work(partial(self._write_step, entry), entry.requests, rows)
-        self._put(work, QUEUE_ROWS)
+        self._put(partial(self._write_step, entry), entry.requests, entry.tree.tokens.numel())
 
     def request_ended(
         self,
@@ -103,7 +89,7 @@ class TraceWriter:
         if self.config.samples(request):
             ended_us = self.now_us(ended_at)
             end = partial(self._write_request, request, prompt_tokens, output_tokens, ended_us)
-            self._put(_Work(end, (request,), ENTRY_ROWS), 2 * QUEUE_ROWS)
+            self._put(end, (request,))
 
     def close(self) -> None:
         """Write what is waiting, and the end into the manifest; later calls trace nothing."""
@@ -115,13 +101,18 @@ class TraceWriter:
         self.manifest["ended_at"] = utc_now()
         self._write_manifest()
 
-    def _put(self, work: _Work, room: int) -> None:
-        """Ends and starts are small and few, and sums need them: they get twice the room."""
-        if self._rows_in - self._rows_out + work.rows > room or self._closing.is_set():
-            self._queue_full += sum(map(self.config.samples, work.requests))
+    def _put(self, write: Callable[[], None], requests: Sequence[str], rows: int = 0) -> None:
+        """For the writer's thread: `write` adds lines of those `requests` that are wanted.
+
+        `rows`: of a step's trees. Ends and starts have none, are few, and sums need them: they get
+        twice the room.
+        """
+        weight, room = rows + ENTRY_ROWS, QUEUE_ROWS if rows else 2 * QUEUE_ROWS
+        if self._rows_in - self._rows_out + weight > room or self._closing.is_set():
+            self._lines.dropped["queue_full"] += sum(map(self.config.samples, requests))
             return
-        self._rows_in += work.rows
-        self._queue.append(work)
+        self._rows_in += weight
+        self._queue.append((write, requests, weight))
 
     def _run(self) -> None:
         closing = False
@@ -132,14 +123,14 @@ class TraceWriter:
 
     def _drain(self) -> None:
         while self._queue:
-            work = self._queue.popleft()
+            write, requests, weight = self._queue.popleft()
             try:
-                work.write()
+                write()
             except Exception:
-                if not self._failed:
+                if not self._lines.dropped["failed"]:
                     logger.warning("traces: a step could not be written", exc_info=True)
-                self._failed += sum(map(self.config.samples, work.requests))
-            self._rows_out += work.rows
+                self._lines.dropped["failed"] += sum(map(self.config.samples, requests))
+            self._rows_out += weight
         self._lines.flush()
 
     def _write_step(self, entry: StepEntry) -> None:
@@ -156,11 +147,9 @@ class TraceWriter:
 
     def _write_manifest(self) -> None:
         lines = self._lines
-        dropped = {"queue_full": self._queue_full, **lines.dropped}
-        dropped["failed"] += self._failed
         counts = {
             "lines_written": lines.written,
-            "lines_dropped": dropped,
+            "lines_dropped": lines.dropped,
             "truncated": lines.truncated,
         }
         try:

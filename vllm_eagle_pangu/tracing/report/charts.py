@@ -62,13 +62,7 @@ def _tau_distribution(statistics: Statistics, axes: Any) -> None:
     axes.bar_label(axes.bar(counts, shares, 0.72, color=GREEN), fmt="%.0f", padding=2)
     top = axes.get_xaxis_transform()
     axes.plot([statistics.tau], [1], "v", color=INK, transform=top, clip_on=False)
-    axes.annotate(
-        f"τ = {statistics.tau:.2f}",
-        (statistics.tau, 1),
-        (8, -3),
-        xycoords=top,
-        textcoords="offset points",
-    )
+    _note(axes, f"τ = {statistics.tau:.2f}", (statistics.tau, 1), (8, -3), xycoords=top)
     axes.set(xlabel="tokens emitted in a step, bonus included", ylabel="share of steps (%)")
     _bars_over(axes, counts, 1.15 * max(shares))
 
@@ -77,14 +71,8 @@ def _tau_by_request(statistics: Statistics, axes: Any) -> None:
     taus = sorted(request.tau for request in statistics.requests)
     axes.plot(range(1, len(taus) + 1), taus, "o", color=GREEN, markersize=4, alpha=0.8)
     axes.axhline(statistics.tau, color=INK, linewidth=1.4, linestyle=(0, (4, 2)))
-    axes.annotate(
-        "all\nsteps",
-        (1, statistics.tau),
-        (4, 0),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        va="center",
-    )
+    right = axes.get_yaxis_transform()
+    _note(axes, "all\nsteps", (1, statistics.tau), (4, 0), xycoords=right, va="center")
     axes.set(xlim=(0.4, len(taus) + 0.6), ylim=(0, max(taus) * 1.1))
     axes.set(xlabel="request, in order of τ", ylabel="τ (tokens per step)")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -176,18 +164,9 @@ def _speed(methods: Sequence[Method], figure: Any, axes: Any) -> None:
     points = [
         ((m.tau - left) / (right - left), (m.speedup - bottom) / (top - bottom)) for m in methods
     ]
-    for number, (method, (x, y)) in enumerate(
-        zip(methods, _free_sides(points), strict=True), start=1
-    ):
-        axes.annotate(
-            str(number),
-            (method.tau, method.speedup),
-            (7 * x, 7 * y),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=8,
-        )
+    middle = {"ha": "center", "va": "center", "fontsize": 8}
+    for number, (m, (x, y)) in enumerate(zip(methods, _free_sides(points), strict=True), start=1):
+        _note(axes, str(number), (m.tau, m.speedup), (7 * x, 7 * y), **middle)
     axes.set(xlim=(left, right), ylim=(bottom, top))
     axes.set_xlabel("τ (tokens per target forward)")
     axes.set_ylabel("speed (multiple of plain decoding)")
@@ -200,15 +179,15 @@ def _cost_line(axes: Any, cost: float, right: float, top: float) -> None:
     """Where methods lie whose step costs `cost` plain ones."""
     x = min(right, cost * top)
     axes.plot([0, x], [0, x / cost], color=GREY, linewidth=0.7, linestyle=(0, (2, 3)))
-    axes.annotate(
-        f"{cost:g}×",
-        (x, x / cost),
-        (2, 3),
-        textcoords="offset points",
-        fontsize=7.5,
-        color=GREY,
-        annotation_clip=True,
-    )
+    grey = {"fontsize": 7.5, "color": GREY, "annotation_clip": True}
+    _note(axes, f"{cost:g}×", (x, x / cost), (2, 3), **grey)
+
+
+def _note(
+    axes: Any, text: str, at: tuple[float, float], shift: tuple[float, float], **style: Any
+) -> None:
+    """A text beside a place, shifted from it by points."""
+    axes.annotate(text, at, shift, textcoords="offset points", **style)
 
 
 def _free_sides(points: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:

@@ -36,12 +36,9 @@ def read_methods(path: Path) -> list[Method]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise refusal(
-            "compare", str(path), "no such file", f"pass a file like {EXAMPLE}"
-        ) from error
-    except ValueError as error:
-        raise refusal("compare", str(path), f"not JSON: {error}", f"write {EXAMPLE}") from error
+    except (FileNotFoundError, ValueError) as error:
+        problem = f"not JSON: {error}" if isinstance(error, ValueError) else "no such file"
+        raise refusal("compare", str(path), problem, f"pass a file like {EXAMPLE}") from error
     methods = content.get("methods") if isinstance(content, dict) else None
     if not isinstance(methods, list) or not methods:
         raise refusal("compare", str(path), 'no list "methods" in it', f"write {EXAMPLE}")

@@ -17,11 +17,7 @@ from vllm_eagle_pangu.tracing.report.statistics import WHOLE_STEP, Statistics
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("failures.js", "tree.js", "choice.js")
-# Shown in the line below the title; what else the manifest has unfolds.
-SUMMARY = ("started_at", "ended_at", "seed")
 GROUPS = ("configuration", "device", "versions", "environment")
-# Longer tables are no reading matter.
-TABLE_REQUESTS = 200
 
 
 def render(
@@ -32,23 +28,15 @@ def render(
     data: Mapping[str, Any],
 ) -> str:
     """The page's HTML; without `statistics` it says that the run is empty."""
-    manifest = recording.manifest
     script = "\n".join(_text(name) for name in SCRIPTS)
     return (
         _environment()
         .get_template("page.html")
         .render(
-            name=recording.name,
-            facts=[
-                f"{key.removesuffix('_at')} {manifest[key]}"
-                for key in SUMMARY
-                if manifest.get(key) is not None
-            ],
-            incomplete=_incomplete(manifest),
-            manifest=_groups(manifest),
+            recording=recording,
+            groups=_groups(recording.manifest),
             statistics=statistics,
             whole_step=WHOLE_STEP,
-            table_requests=TABLE_REQUESTS,
             charts=charts,
             methods=methods,
             example=EXAMPLE,
@@ -98,10 +86,6 @@ def _environment() -> Environment:
         found.filters[quantity.__name__] = quantity
     found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return found
-
-
-def _incomplete(manifest: Mapping[str, Any]) -> bool:
-    return bool(manifest.get("truncated")) or any(manifest.get("lines_dropped", {}).values())
 
 
 def _groups(manifest: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:

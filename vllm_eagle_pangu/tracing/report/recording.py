@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.checked import refusal, told
 from vllm_eagle_pangu.tracing.reader import read_lines, read_manifest
-from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS, told
+from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS
 
 Record = TypeVar("Record")
 

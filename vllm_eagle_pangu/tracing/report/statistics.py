@@ -202,24 +202,17 @@ def _calibration(scored: Iterable[tuple[float, bool]]) -> list[Bin]:
 
     What is not finite, as only a broken drafter's are, is left out.
     """
-    sums = [0.0] * CALIBRATION_BINS
-    totals, hits = Counter[int](), Counter[int]()
-    for score, accepted in scored:
-        if math.isfinite(score):
-            probability = math.exp(min(0.0, score))
-            index = min(int(probability * CALIBRATION_BINS), CALIBRATION_BINS - 1)
-            sums[index] += probability
-            totals[index] += 1
-            hits[index] += accepted
-    return [
-        Bin(
-            low=index / CALIBRATION_BINS,
-            high=(index + 1) / CALIBRATION_BINS,
-            mean_probability=sums[index] / totals[index],
-            accepted=Share(hits[index], totals[index]),
-        )
-        for index in sorted(totals)
-    ]
+    nodes = np.fromiter(scored, [("score", float), ("accepted", bool)])
+    nodes = nodes[np.isfinite(nodes["score"])]
+    probability = np.exp(np.minimum(nodes["score"], 0.0))
+    bins = np.minimum((probability * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    found = []
+    for number in np.unique(bins).tolist():
+        own = bins == number
+        accepted = Share(int(nodes["accepted"][own].sum()), int(own.sum()))
+        low, high = number / CALIBRATION_BINS, (number + 1) / CALIBRATION_BINS
+        found.append(Bin(low, high, float(probability[own].mean()), accepted))
+    return found
 
 
 def _ranks(steps: Sequence[Step]) -> list[Share]:
