@@ -117,7 +117,8 @@ class Session:
         if not all(self.has(before) for before in earlier):
             self.record(key, {"error": "the turn before it has no answer"})
             return {}
-        ids = self.bench.conversations.ids(prompt, [self.records[k]["output_ids"] for k in earlier])
+        answers = [self.records[before]["output_ids"] for before in earlier]
+        ids = self.bench.conversations.ids(prompt.turns, answers)
         tokens, room = self.config.tokens, self.config.engine.max_model_len
         if len(ids) + tokens > room:
             self.record(key, {"error": f"{len(ids)} tokens and {tokens} more exceed {room}"})

@@ -10,7 +10,6 @@ from typing import Any
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.prompts import Conversations, read_texts, spread
-from vllm_eagle_pangu.measure.prompts import Prompt as Asked
 
 BATCH_SIZES = (1, 4, 16)
 TOKENS = 96
@@ -131,12 +130,9 @@ def encode(settings: Settings, room: int) -> tuple[list[Prompt], int]:
         args.get("tokenizer") or settings.model,
         trust_remote_code=args.get("trust_remote_code", False),
     )
-    if settings.chat and not tokenizer.chat_template:
-        why = "the target's tokenizer has no chat template"
-        raise refusal("--chat", True, why, "leave it out")
-    conversations = Conversations(tokenizer, settings.chat)
+    conversations = Conversations(tokenizer, settings.chat, "--chat")
     texts = spread(read_texts(settings.prompts), MAX_PROMPTS, 0)
-    prompts = [conversations.ids(Asked("", index, (text,))) for index, text in enumerate(texts)]
+    prompts = [conversations.ids([text]) for text in texts]
     limit = args.get("max_model_len")
     if limit is not None:
         prompts = [prompt for prompt in prompts if len(prompt) + room <= limit]

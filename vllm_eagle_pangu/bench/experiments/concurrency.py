@@ -90,7 +90,7 @@ class Concurrency(Experiment):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             dataset = Path(folder) / "prompts.json"
             talk = self.bench.conversations
-            texts = [talk.text(prompt) for prompt in self.bench.prompts]
+            texts = [talk.text(prompt.turns) for prompt in self.bench.prompts]
             write_dataset(texts, self.config.tokens, dataset)
             servers = {
                 method: stack.enter_context(bench_server(method, self.bench))

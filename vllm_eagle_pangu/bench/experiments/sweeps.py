@@ -73,7 +73,7 @@ class Window(Experiment):
         from vllm_eagle_pangu.bench.attention_distance import distance_rows, distances
 
         try:
-            texts = [self.bench.conversations.ids(prompt) for prompt in self.bench.longest]
+            texts = [self.bench.conversations.ids(prompt.turns) for prompt in self.bench.longest]
             found = distances(self.bench.target, self.bench.head, texts)
         # A head or a target that torch alone does not know takes only the histogram away.
         except (ValueError, KeyError, OSError) as error:
