@@ -72,8 +72,7 @@ def server_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
 
 
@@ -129,16 +128,12 @@ class ProcessGroup:
         Zombies do not count: an orphan's is collected by init, which in a container may take long.
         """
         self.process.poll()
-        return any(
-            process.info["status"] != psutil.STATUS_ZOMBIE and self._holds(process.pid)
-            for process in psutil.process_iter(["status"])
-        )
-
-    def _holds(self, number: int) -> bool:
-        try:
-            return os.getpgid(number) == self.process.pid
-        except ProcessLookupError:
-            return False
+        for process in psutil.process_iter(["status"]):
+            with contextlib.suppress(ProcessLookupError):
+                ours = os.getpgid(process.pid) == self.process.pid
+                if ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
 
     def stop(self) -> None:
         """End the whole group: politely, then by force.
