@@ -78,7 +78,7 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
             if not missing:
                 session.records.update(read_records(out))
                 for experiment in experiments:
-                    experiment.tried(experiment.after, session, list(session.records.values()))
+                    experiment.tried(experiment.after, session)
         except SystemExit:
             # torchrun ends every rank when one dies: rank 0 says what was left.
             session.end_engines(patience_s=0.0)
