@@ -2,7 +2,6 @@
 """A `vllm serve` process of our own: started, waited for, and ended with all its children."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -49,14 +48,6 @@ _FLAGS = (
 _CPU_FLAGS = ("--enforce-eager",)
 # Servers side by side; a GPU's plain decoding needs its CUDA graphs to be no weakened baseline.
 _GPU_FLAGS = ("--gpu-memory-utilization=0.25",)
-
-
-@functools.cache
-def server_flags() -> tuple[str, ...]:
-    """The same for every method, by the device of this machine."""
-    import torch
-
-    return _FLAGS + (_GPU_FLAGS if torch.cuda.is_available() else _CPU_FLAGS)
 
 
 def server_environment() -> dict[str, str]:
@@ -174,9 +165,13 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
+        """The same for every method, by the device of this machine."""
+        import torch
+
         vllm = Path(sys.executable).with_name("vllm")
+        of_device = _GPU_FLAGS if torch.cuda.is_available() else _CPU_FLAGS
         line = [str(vllm), "serve", str(self.target), "--host=127.0.0.1", f"--port={self.port}"]
-        line += [f"--served-model-name={SERVED_NAME}", *server_flags(), *self.flags]
+        line += [f"--served-model-name={SERVED_NAME}", *_FLAGS, *of_device, *self.flags]
         if self.speculative is not None:
             line += ["--speculative-config", json.dumps(self.speculative)]
         return line
