@@ -43,7 +43,7 @@ class Stages(Experiment):
                 steps = [step for record in answers for step in record["steps_ms"]]
                 if not steps:
                     continue
-                stages = stage_times(self._traces(method.name)) if method != PLAIN else {}
+                stages = stage_times(self._traces(method.name))
                 rows = _rows(method.name, stages, steps)
                 result.rows += rows
                 if stages:
