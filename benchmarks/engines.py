@@ -60,7 +60,7 @@ def chats(of: pair.Pair, count: int) -> list[list[int]]:
     chat = Conversations(AutoTokenizer.from_pretrained(of.target), chat=True)
     files = {"instructions": of.prompts, "humaneval": packaged_humaneval()}
     halves = (spread(read_prompts(source, file), count // 2) for source, file in files.items())
-    return [chat.ids(prompt) for half in halves for prompt in half]
+    return [chat.ids(prompt.turns) for half in halves for prompt in half]
 
 
 def save(name: str, results: dict[str, Any]) -> Path:

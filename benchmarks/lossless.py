@@ -59,21 +59,16 @@ def main() -> int:
     with start(PLAIN, dtype="float32", logprobs_mode="raw_logits") as llm:
         outputs = [(index, output) for _, _, index, output in differing]
         rounding, judgements = judged(partial(prefilled, llm), prompts, plain, low, outputs)
-    differences = [
-        {
-            **{"shape": shape, "batch": batch, "prompt": index, "position": one.position},
-            **{"gap": one.gaps[one.position], "largest_gap": max(one.gaps), "wrong": one.wrong},
-        }
-        for (shape, batch, index, _), one in zip(differing, judgements, strict=True)
-    ]
-    wrong = [one for one in differences if one["wrong"] is not None]
-    for one in differences:
-        print(
-            f"  {one['shape']} batch {one['batch']} prompt {one['prompt']} "
-            f"token {one['position']}: gap {one['gap']:.4f}, of all tokens {one['largest_gap']:.4f}"
-        )
+    differences = []
+    for (shape, batch, index, _), one in zip(differing, judgements, strict=True):
+        place = {"shape": shape, "batch": batch, "prompt": index, "position": one.position}
+        gap, largest = one.gaps[one.position], max(one.gaps)
+        differences.append({**place, "gap": gap, "largest_gap": largest, "wrong": one.wrong})
+        where = f"{shape} batch {batch} prompt {index} token {one.position}"
+        print(f"  {where}: gap {gap:.4f}, of all tokens {largest:.4f}")
+    wrong = sum(not one.near_tie for one in judgements)
     print(f"Rounding: {rounding}.")
-    print(f"{len(differences)} outputs differ, {len(wrong)} of them by more than rounding")
+    print(f"{len(differences)} outputs differ, {wrong} of them by more than rounding")
     results = {"rows": rows, "rounding": vars(rounding), "differences": differences}
     results["prompts"] = lengths
     name = "lossless" if args.pair == pair.DEMO else f"lossless-{args.pair}"

@@ -2,6 +2,7 @@
 """The user's keys and values as pydantic dataclasses; what does not fit is refused in our form."""
 
 import difflib
+import json
 from collections.abc import Collection
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -54,6 +55,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise refusal("--config", str(path), "holds no keys", "see configs/ for examples")
     return content
+
+
+def json_object(option: str, text: str, example: str) -> dict[str, Any]:
+    """What an option of the command line says in JSON. Raises ValueError where it is no object."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise refusal(option, text, "must be a JSON object", f"write {option} '{example}'")
+    return said
 
 
 def checked(kind: Any, content: object, key: str = "") -> Any:

@@ -42,6 +42,8 @@ def test_parts_fit_the_engines_and_each_has_plain():
     assert all(part.methods[0] == PLAIN for part in parts)
     assert Counter(m for part in parts for m in part.methods[1:]) == Counter(methods[1:])
     assert group(methods).cut(6) == [group(methods)]
+    uneven = (*methods, chain(2), chain(4))
+    assert [len(part.methods) for part in group(uneven).cut(4)] == [4, 3, 3]
 
 
 def test_the_speculative_configurations_of_the_methods():

@@ -115,19 +115,19 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_the_second_turn_is_asked_with_the_first_answer_in_the_conversation():
     tokenizer = WordTokenizer()
-    talk, prompt = Conversations(tokenizer, chat=True), Prompt("p", 0, ("Write.", "Rewrite."))
-    assert talk.text(prompt) == "<user> Write. <assistant>"
+    talk, turns = Conversations(tokenizer, chat=True), ("Write.", "Rewrite.")
+    assert talk.text(turns) == "<user> Write. <assistant>"
     answer = tokenizer("Done so.", add_special_tokens=False)["input_ids"]
     asked = "<user> Write. <assistant> Done so. <user> Rewrite. <assistant>"
-    assert talk.text(prompt, ["Done so."]) == asked
-    assert talk.ids(prompt, [answer]) == tokenizer(asked, add_special_tokens=False)["input_ids"]
+    assert talk.text(turns, ["Done so."]) == asked
+    assert talk.ids(turns, [answer]) == tokenizer(asked, add_special_tokens=False)["input_ids"]
 
 
 def test_without_a_template_turns_and_answers_follow_each_other():
     talk = Conversations(WordTokenizer(template=False), chat=False)
-    prompt = Prompt("p", 0, ("Write.", "Rewrite."))
-    assert talk.text(prompt, ["Done."]) == "Write.\n\nDone.\n\nRewrite."
-    assert talk.ids(prompt)[0] == talk.tokenizer.words.index("<s>")
+    turns = ("Write.", "Rewrite.")
+    assert talk.text(turns, ["Done."]) == "Write.\n\nDone.\n\nRewrite."
+    assert talk.ids(turns)[0] == talk.tokenizer.words.index("<s>")
 
 
 def test_a_chat_without_a_template_is_refused():
@@ -135,8 +135,9 @@ def test_a_chat_without_a_template_is_refused():
         Conversations(WordTokenizer(template=False), chat=True)
 
 
-def prompts_of(lengths):
-    return [Prompt(f"p{i}", i, ("x" * length,)) for i, length in enumerate(lengths)]
+def selected(lengths, config, room):
+    prompts = [Prompt(f"p{i}", i, ("x",)) for i in range(len(lengths))]
+    return select(prompts, {f"p{i}": length for i, length in enumerate(lengths)}, config, room)
 
 
 @pytest.mark.parametrize(
@@ -144,16 +145,15 @@ def prompts_of(lengths):
     [("first", ["p0", "p1"]), ("longest", ["p4", "p2"]), ("spread", ["p1", "p4"])],
 )
 def test_selection_by_length(choice, chosen):
-    prompts = prompts_of([3, 2, 9, 1, 8, 40])
     config = PromptConfig(count=2, choice=choice)
-    found = select(prompts, lambda p: len(p.turns[0]), config, room=10)
+    found = selected([3, 2, 9, 1, 8, 40], config, room=10)
     assert [prompt.id for prompt in found] == chosen
 
 
 def test_nothing_that_fits_is_refused():
     config = PromptConfig(min_tokens=5)
     with pytest.raises(ValueError, match="no prompt has 5 to 10 tokens"):
-        select(prompts_of([3, 20]), lambda p: len(p.turns[0]), config, room=10)
+        selected([3, 20], config, room=10)
 
 
 def test_fewer_prompts_are_taken_at_equal_distances():

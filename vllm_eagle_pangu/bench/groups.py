@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
+
 from vllm_eagle_pangu.bench.records import Key
 from vllm_eagle_pangu.measure.method import PLAIN, Method
 from vllm_eagle_pangu.measure.prompts import Prompt
@@ -43,13 +45,11 @@ class Group:
         """Parts of at most `engines` methods, each with its own plain decoding to compare with."""
         if len(self.methods) <= engines:
             return [self]
-        others = [method for method in self.methods if method != PLAIN]
-        head = (PLAIN,) if PLAIN in self.methods else ()
+        others = np.array([method for method in self.methods if method != PLAIN])
         # As even as can be: no part of a single method beside plain.
-        size = math.ceil(len(others) / math.ceil(len(others) / (engines - len(head))))
-        parts = [tuple(others[start : start + size]) for start in range(0, len(others), size)]
+        parts = np.array_split(others, math.ceil(len(others) / (engines - 1)))
         return [
-            replace(self, name=f"{self.name}-{number}", methods=(*head, *part))
+            replace(self, name=f"{self.name}-{number}", methods=(PLAIN, *part))
             for number, part in enumerate(parts, start=1)
         ]
 

@@ -27,7 +27,6 @@ from vllm_eagle_pangu.measure.files import facts, write_json
 from vllm_eagle_pangu.measure.prompts import (
     INSTRUCTIONS,
     Conversations,
-    Prompt,
     packaged_humaneval,
     read_prompts,
     select,
@@ -79,7 +78,7 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
             if not missing:
                 session.records.update(read_records(out))
                 for experiment in experiments:
-                    experiment.tried(experiment.after, session, list(session.records.values()))
+                    experiment.tried(experiment.after, session)
         except SystemExit:
             # torchrun ends every rank when one dies: rank 0 says what was left.
             session.end_engines(patience_s=0.0)
@@ -104,16 +103,13 @@ def plan(config: BenchConfig, target: Path, head: Path, out: Path) -> Bench:
     else:
         file = packaged_humaneval() if source == "humaneval" else pair.find().prompts
     prompts = read_prompts(source, file)
-
-    def length(prompt: Prompt) -> int:
-        return len(conversations.ids(prompt))
-
+    lengths = {prompt.id: len(conversations.ids(prompt.turns)) for prompt in prompts}
     room = config.engine.max_model_len - config.tokens
-    selected = select(prompts, length, config.prompts, room)
+    selected = select(prompts, lengths, config.prompts, room)
     longest = []
     if config.window is not None:
         wanted = replace(config.prompts, choice="longest", count=config.window.prompts)
-        longest = select(prompts, length, replace(wanted, max_tokens=None), room)
+        longest = select(prompts, lengths, replace(wanted, max_tokens=None), room)
     return Bench(config, target, head, out, selected, longest, conversations)
 
 

@@ -52,45 +52,41 @@ class Session:
         own = replace(group, prompts=tuple(p for p in group.prompts if self.rank.owns(p.index)))
         answers = own.answers(self.config.repeats)
         missing = {key.method for _, key in answers if not self.has(key)}
-        wanted = {self._engine(own, m): m for m in own.methods if m.name in missing}
-        if not wanted:
+        engines = {m: self._engine(own, m) for m in own.methods if m.name in missing}
+        if not engines:
             return
         begin = time.monotonic()
-        errors = self._pool.load({name: self._speculative(own, m) for name, m in wanted.items()})
-        for name, error in errors.items():
-            self._give_up(own, wanted[name], error)
+        errors = self._pool.load(dict(engines.values()))
+        for method, (name, _) in engines.items():
+            if name in errors:
+                self._give_up(own, method, errors[name])
         loaded = time.monotonic()
         for repeat, method, block in rounds(own, self.config.repeats):
-            self._measure_block(own, method, block, repeat)
-        if own.traced:
+            if method in engines:
+                self._measure_block(own, method, engines[method][0], block, repeat)
+        for name, config in engines.values():
             # A trace is complete once its engine has ended.
-            for name, method in wanted.items():
-                if self._traced(own, method):
-                    self._pool.end(name)
+            if config and "trace_dir" in config:
+                self._pool.end(name)
         print(
-            f"[rank {self.rank.rank}] {group.experiment} {group.name}: {len(wanted)} methods, "
+            f"[rank {self.rank.rank}] {group.experiment} {group.name}: {len(engines)} methods, "
             f"{len(own.prompts)} prompts, engines {loaded - begin:.0f} s, "
             f"measuring {time.monotonic() - loaded:.0f} s",
             flush=True,
         )
 
-    def _engine(self, group: Group, method: Method) -> str:
-        return f"{method.name} traced" if self._traced(group, method) else method.name
-
-    def _traced(self, group: Group, method: Method) -> bool:
-        """Only this plugin's methods have traces."""
-        return group.traced and method.kind == "tree"
-
-    def _speculative(self, group: Group, method: Method) -> dict[str, Any] | None:
+    def _engine(self, group: Group, method: Method) -> tuple[str, dict[str, Any] | None]:
+        """Its name and speculative configuration. Only this plugin's methods have traces."""
         traces = self.bench.out / "traces" / f"rank-{self.rank.rank}" / method.name
         folder = str(traces) if group.traced else None
-        return method.speculative_config(str(self.bench.head), folder)
+        config = method.speculative_config(str(self.bench.head), folder)
+        traced = " traced" if config and "trace_dir" in config else ""
+        return method.name + traced, config
 
     def _measure_block(
-        self, group: Group, method: Method, block: tuple[Prompt, ...], repeat: int
+        self, group: Group, method: Method, name: str, block: tuple[Prompt, ...], repeat: int
     ) -> None:
-        """Turn after turn what is missing, as long as the engine lives."""
-        name = self._engine(group, method)
+        """Turn after turn what is missing, as long as the engine of that name lives."""
         for turn in range(max(len(prompt.turns) for prompt in block)):
             if name not in self._pool.hosts:
                 return
@@ -117,7 +113,8 @@ class Session:
         if not all(self.has(before) for before in earlier):
             self.record(key, {"error": "the turn before it has no answer"})
             return {}
-        ids = self.bench.conversations.ids(prompt, [self.records[k]["output_ids"] for k in earlier])
+        answers = [self.records[before]["output_ids"] for before in earlier]
+        ids = self.bench.conversations.ids(prompt.turns, answers)
         tokens, room = self.config.tokens, self.config.engine.max_model_len
         if len(ids) + tokens > room:
             self.record(key, {"error": f"{len(ids)} tokens and {tokens} more exceed {room}"})

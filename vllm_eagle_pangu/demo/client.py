@@ -97,10 +97,6 @@ class Client:
         rows = answer.choices[0].prompt_logprobs[len(prompt) :]
         return [{int(token): entry["logprob"] for token, entry in row.items()} for row in rows]
 
-    def warm_up(self, prompt: str, tokens: int) -> None:
-        for _ in range(2):
-            self.complete(prompt, tokens)
-
 
 def recorded(
     clients: dict[str, Client], prompts: list[str], tokens: int, repeats: int

@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_eagle_pangu.fetch import MODELS, fetch
-from vllm_eagle_pangu.measure.prompts import (
-    INSTRUCTIONS,
-    Conversations,
-    Prompt,
-    read_texts,
-    spread,
-)
+from vllm_eagle_pangu.measure.prompts import INSTRUCTIONS, Conversations, read_texts, spread
 
 # Enough to go on, and little beside the completion: the demo times decoding, not prefill.
 MIN_CHARACTERS, MAX_CHARACTERS = 80, 800
@@ -41,7 +35,7 @@ class Pair:
 
         chat = Conversations(AutoTokenizer.from_pretrained(self.target), chat=True)
         chosen = spread([text for text in texts if len(text) <= MAX_CHARACTERS], limit)
-        return [chat.text(Prompt("", 0, (text,))) for text in chosen]
+        return [chat.text([text]) for text in chosen]
 
 
 def find(name: str | None = None) -> Pair:

@@ -35,7 +35,8 @@ def ready(
         stack.enter_context(server)
     clients = {server.name: Client(server.wait(), ends=chat) for server in servers}
     for client in clients.values():
-        client.warm_up(prompt, tokens)
+        for _ in range(2):
+            client.complete(prompt, tokens)
     names = ", ".join(clients)
     print(f"[{names}] ready after {time.monotonic() - begin:.0f} s", flush=True)
     return clients

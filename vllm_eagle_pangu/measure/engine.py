@@ -106,10 +106,7 @@ class Engine:
 
     def answers(self, prompts: Iterable[Sequence[int]], **params: Any) -> list[Any]:
         """vLLM's output for each prompt, greedy unless `params` say otherwise."""
-        from vllm.sampling_params import RequestOutputKind
-
-        params = {"output_kind": RequestOutputKind.FINAL_ONLY, **params}
-        names = [self._add(prompt, params) for prompt in prompts]
+        names = [self._add(prompt, params, "FINAL_ONLY") for prompt in prompts]
         found: dict[str, Any] = {}
         while self.vllm.has_unfinished_requests():
             found |= {output.request_id: output for output in self.vllm.step()}
@@ -128,15 +125,12 @@ class Engine:
 
         `requests`: prompts with their parameters, without end. The clock is that of the steps.
         """
-        from vllm.sampling_params import RequestOutputKind
-
         # When they were asked, and whether the first token is still awaited.
         asked, waiting, now = dict[str, float](), set[str](), 0.0
         try:
             while True:
                 while len(asked) < clients():
-                    prompt, params = next(requests)
-                    name = self._add(prompt, {"output_kind": RequestOutputKind.DELTA, **params})
+                    name = self._add(*next(requests), "DELTA")
                     asked[name] = now
                     waiting.add(name)
                 begin = time.perf_counter()
@@ -169,7 +163,7 @@ class Engine:
         first = 0
         with timed(spent, self.modules() if forward_times else {}):
             begin = time.perf_counter()
-            self._add(prompt, params, name)
+            self._add(prompt, params, "CUMULATIVE", name)
             while self.vllm.has_unfinished_requests():
                 outputs = self.vllm.step()
                 now = time.perf_counter()
@@ -224,11 +218,15 @@ class Engine:
         finally:
             step.policy, step.drafter = before
 
-    def _add(self, prompt: Sequence[int], params: dict[str, Any], name: str | None = None) -> str:
-        from vllm import SamplingParams
+    def _add(
+        self, prompt: Sequence[int], params: Mapping[str, Any], kind: str, name: str | None = None
+    ) -> str:
+        """`kind`: which of vLLM's `RequestOutputKind` its outputs are."""
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         name = str(next(self._numbers)) if name is None else name
-        sampling = SamplingParams(**{"temperature": 0.0, **params})
+        chosen = {"temperature": 0.0, "output_kind": RequestOutputKind[kind], **params}
+        sampling = SamplingParams(**chosen)
         self.vllm.add_request(name, {"prompt_token_ids": list(prompt)}, sampling)
         return name
 

@@ -2,7 +2,7 @@
 """Prompts: held-out code and instructions, HumanEval, MT-Bench; selection; chat templates."""
 
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,19 +98,18 @@ def read_lines(path: Path, keys: Sequence[str], option: str) -> list[tuple[Any, 
 class Conversations:
     """Turns prompts into token ids, as a user's chat or as bare text.
 
-    Raises ValueError where `chat` is asked for and the tokenizer has no template.
+    Raises ValueError where `option` asks for a chat and the tokenizer has no template.
     """
 
-    def __init__(self, tokenizer: Any, chat: bool) -> None:
+    def __init__(self, tokenizer: Any, chat: bool, option: str = "prompts.chat") -> None:
         if chat and not tokenizer.chat_template:
-            raise refusal(
-                "prompts.chat", True, "the target's tokenizer has no chat template", "set it false"
-            )
+            why = "the target's tokenizer has no chat template"
+            raise refusal(option, True, why, "leave it out")
         self.tokenizer, self.chat = tokenizer, chat
 
-    def text(self, prompt: Prompt, answers: Sequence[str] = ()) -> str:
+    def text(self, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
         """The text that is asked after `answers` to the earlier turns."""
-        turns = prompt.turns[: len(answers) + 1]
+        turns = turns[: len(answers) + 1]
         if not self.chat:
             earlier = [part for pair in zip(turns, answers, strict=False) for part in pair]
             return "\n\n".join([*earlier, turns[-1]])
@@ -122,23 +121,22 @@ class Conversations:
             messages, tokenize=False, add_generation_prompt=True
         )
 
-    def ids(self, prompt: Prompt, answers: Sequence[Sequence[int]] = ()) -> list[int]:
+    def ids(self, turns: Sequence[str], answers: Sequence[Sequence[int]] = ()) -> list[int]:
         """Token ids of the same; `answers` as token ids."""
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in answers]
         # A template writes the special tokens itself.
-        encoded = self.tokenizer(self.text(prompt, texts), add_special_tokens=not self.chat)
+        encoded = self.tokenizer(self.text(turns, texts), add_special_tokens=not self.chat)
         return list(encoded["input_ids"])
 
 
 def select(
-    prompts: Sequence[Prompt], length: Callable[[Prompt], int], config: "PromptConfig", room: int
+    prompts: Sequence[Prompt], lengths: Mapping[str, int], config: "PromptConfig", room: int
 ) -> list[Prompt]:
     """The prompts to measure: within the token bounds and `room`, by `config.choice`.
 
-    Raises ValueError where none is left.
+    `lengths`: in tokens, by a prompt's id. Raises ValueError where none is left.
     """
     most = min(room, config.max_tokens or room)
-    lengths = {prompt.id: length(prompt) for prompt in prompts}
     fitting = [p for p in prompts if config.min_tokens <= lengths[p.id] <= most]
     if not fitting:
         raise refusal(

@@ -2,7 +2,6 @@
 """A `vllm serve` process of our own: started, waited for, and ended with all its children."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -51,14 +50,6 @@ _CPU_FLAGS = ("--enforce-eager",)
 _GPU_FLAGS = ("--gpu-memory-utilization=0.25",)
 
 
-@functools.cache
-def server_flags() -> tuple[str, ...]:
-    """The same for every method, by the device of this machine."""
-    import torch
-
-    return _FLAGS + (_GPU_FLAGS if torch.cuda.is_available() else _CPU_FLAGS)
-
-
 def server_environment() -> dict[str, str]:
     """What is set for every server and engine on top of the caller's environment."""
     return {
@@ -72,8 +63,7 @@ def server_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
 
 
@@ -129,16 +119,12 @@ class ProcessGroup:
         Zombies do not count: an orphan's is collected by init, which in a container may take long.
         """
         self.process.poll()
-        return any(
-            process.info["status"] != psutil.STATUS_ZOMBIE and self._holds(process.pid)
-            for process in psutil.process_iter(["status"])
-        )
-
-    def _holds(self, number: int) -> bool:
-        try:
-            return os.getpgid(number) == self.process.pid
-        except ProcessLookupError:
-            return False
+        for process in psutil.process_iter(["status"]):
+            with contextlib.suppress(ProcessLookupError):
+                ours = os.getpgid(process.pid) == self.process.pid
+                if ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
 
     def stop(self) -> None:
         """End the whole group: politely, then by force.
@@ -179,9 +165,13 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
+        """The same for every method, by the device of this machine."""
+        import torch
+
         vllm = Path(sys.executable).with_name("vllm")
+        of_device = _GPU_FLAGS if torch.cuda.is_available() else _CPU_FLAGS
         line = [str(vllm), "serve", str(self.target), "--host=127.0.0.1", f"--port={self.port}"]
-        line += [f"--served-model-name={SERVED_NAME}", *server_flags(), *self.flags]
+        line += [f"--served-model-name={SERVED_NAME}", *_FLAGS, *of_device, *self.flags]
         if self.speculative is not None:
             line += ["--speculative-config", json.dumps(self.speculative)]
         return line

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.config import METHOD, refusal
+from vllm_eagle_pangu.checked import json_object, refusal
+from vllm_eagle_pangu.config import METHOD
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.fetch import MODELS
 from vllm_eagle_pangu.serving import needs
@@ -81,23 +82,10 @@ def split_speculative(flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         if name.replace("_", "-") not in _SPELLINGS:
             rest.append(word)
             continue
-        said |= _parsed(value if joined else next(words, ""))
+        text = value if joined else next(words, "")
+        parsed = json_object(SPECULATIVE, text, '{"tree_width": 4}')
+        said |= {key.replace("-", "_"): value for key, value in parsed.items()}
     return said, rest
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise refusal(
-            SPECULATIVE,
-            text,
-            "must be a JSON object",
-            f"write {SPECULATIVE} '{{\"tree_width\": 4}}'",
-        )
-    return {str(key).replace("-", "_"): value for key, value in parsed.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

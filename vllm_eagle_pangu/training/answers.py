@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from vllm_eagle_pangu.measure.prompts import Conversations, Prompt, read_texts
+from vllm_eagle_pangu.measure.prompts import Conversations, read_texts
 from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.training.config import AnswersConfig
 from vllm_eagle_pangu.training.head import FREQUENCIES_FILE
@@ -85,8 +85,8 @@ def _conversations(config: AnswersConfig, tokenizer: Any, seed: int) -> list[lis
     else:
         assert config.prompts is not None
         texts = list(islice(read_texts(config.prompts), config.samples))
-    conversations = Conversations(tokenizer, config.chat)
-    ids = [conversations.ids(Prompt(str(i), i, (text,))) for i, text in enumerate(texts)]
+    conversations = Conversations(tokenizer, config.chat, "answers.chat")
+    ids = [conversations.ids([text]) for text in texts]
     return [prompt for prompt in ids if len(prompt) + config.max_tokens <= config.max_model_len]
 
 

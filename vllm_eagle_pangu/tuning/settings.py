@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `eagle-pangu tune` was asked for, checked, and its prompts as token ids."""
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.checked import json_object, refusal
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.prompts import Conversations, read_texts, spread
-from vllm_eagle_pangu.measure.prompts import Prompt as Asked
 
 BATCH_SIZES = (1, 4, 16)
 TOKENS = 96
@@ -75,14 +73,15 @@ class Settings:
         """
         values = {one.name: getattr(arguments, one.name) for one in fields(cls)}
         values["batch_sizes"] = _sizes(arguments.batch_sizes)
-        values["engine_args"] = _json_object(arguments.engine_args)
+        given = json_object("--engine-args", arguments.engine_args, '{"dtype": "bfloat16"}')
+        values["engine_args"] = given
         if arguments.pair:
             found = pair.find(arguments.pair)
             if not values["prompts"]:
                 values["chat"] = found.chat
             parts = {"model": found.target, "head": found.draft, "prompts": found.prompts}
             values |= {key: str(path) for key, path in parts.items() if not values[key]}
-            values["engine_args"] = _PAIR_ARGS | values["engine_args"]
+            values["engine_args"] = _PAIR_ARGS | given
         mend = f"give it, or --pair {' or '.join(pair.NAMES)}"
         for key in ("model", "head", "prompts"):
             _require(values[key], f"--{key}", values[key], "is needed", mend)
@@ -99,16 +98,6 @@ def _sizes(text: str) -> tuple[int, ...]:
     except ValueError:
         mend = "write --batch-sizes 1,4,16"
         raise refusal("--batch-sizes", text, "must be whole numbers", mend) from None
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    mend = """write --engine-args '{"dtype": "bfloat16"}'"""
-    _require(isinstance(value, dict), "--engine-args", text, "must be a JSON object", mend)
-    return value
 
 
 def _require(holds: object, key: str, value: object, why: str, mend: str) -> None:
@@ -131,12 +120,9 @@ def encode(settings: Settings, room: int) -> tuple[list[Prompt], int]:
         args.get("tokenizer") or settings.model,
         trust_remote_code=args.get("trust_remote_code", False),
     )
-    if settings.chat and not tokenizer.chat_template:
-        why = "the target's tokenizer has no chat template"
-        raise refusal("--chat", True, why, "leave it out")
-    conversations = Conversations(tokenizer, settings.chat)
+    conversations = Conversations(tokenizer, settings.chat, "--chat")
     texts = spread(read_texts(settings.prompts), MAX_PROMPTS, 0)
-    prompts = [conversations.ids(Asked("", index, (text,))) for index, text in enumerate(texts)]
+    prompts = [conversations.ids([text]) for text in texts]
     limit = args.get("max_model_len")
     if limit is not None:
         prompts = [prompt for prompt in prompts if len(prompt) + room <= limit]

@@ -109,7 +109,7 @@ class Experiment:
     def groups(self) -> list[Group]:
         return []
 
-    def after(self, session: "Session", records: list[Record]) -> None:
+    def after(self, session: "Session") -> None:
         """Measured by rank 0 alone, once every rank's records are there."""
 
     def fill(self, result: Result, records: list[Record]) -> None:

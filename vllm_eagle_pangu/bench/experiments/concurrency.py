@@ -79,8 +79,8 @@ class Concurrency(Experiment):
     def _key(self, method: Method, level: int, repeat: int) -> Key:
         return Key(self.key, f"concurrency-{level}", method.name, 0.0, "all", 0, repeat)
 
-    def after(self, session: Session, records: list[Record]) -> None:
-        methods = self.methods(records)
+    def after(self, session: Session) -> None:
+        methods = self.methods(list(session.records.values()))
         points = product(methods, self.config.levels, range(self.config.repeats))
         missing = {point[0] for point in points if not session.has(self._key(*point))}
         if not missing:
@@ -90,7 +90,7 @@ class Concurrency(Experiment):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             dataset = Path(folder) / "prompts.json"
             talk = self.bench.conversations
-            texts = [talk.text(prompt) for prompt in self.bench.prompts]
+            texts = [talk.text(prompt.turns) for prompt in self.bench.prompts]
             write_dataset(texts, self.config.tokens, dataset)
             servers = {
                 method: stack.enter_context(bench_server(method, self.bench))

@@ -43,11 +43,13 @@ class Stages(Experiment):
                 steps = [step for record in answers for step in record["steps_ms"]]
                 if not steps:
                     continue
-                stages = stage_times(self._traces(method.name)) if method != PLAIN else {}
-                result.rows += _rows(method.name, stages, steps)
-                if method != PLAIN and not stages:
+                stages = stage_times(self._traces(method.name))
+                rows = _rows(method.name, stages, steps)
+                result.rows += rows
+                if stages:
+                    result.conclusions.append(_largest(rows))
+                elif method != PLAIN:
                     result.errors.append(f"{method.name}: its traces hold no stage times")
-        result.conclusions = _conclusions(result.rows)
 
     def _traces(self, method: str) -> Iterable[dict[str, Any]]:
         for manifest in sorted(self.bench.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):
@@ -84,13 +86,9 @@ def _row(method: str, stage: str, times: list[float], whole: float) -> Row:
     return {"method": method, "stage": stage, "steps": len(times), **quantiles, "share": share}
 
 
-def _conclusions(rows: list[Row]) -> list[str]:
-    found = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        mine = [row for row in rows if row["method"] == method]
-        parts = [row for row in mine if row["stage"] not in SUMS]
-        if parts:
-            parts.sort(key=lambda row: -row["p50_ms"])
-            shares = ", ".join(f"{r['stage']} {100 * r['share']:.0f} %" for r in parts[:3])
-            found.append(f"{method}: of a step of {mine[-1]['p50_ms']:.2f} ms (median) {shares}.")
-    return found
+def _largest(rows: list[Row]) -> str:
+    """The three largest stages of a method, of which the last row is the whole step."""
+    whole, parts = rows[-1], [row for row in rows if row["stage"] not in SUMS]
+    parts.sort(key=lambda row: -row["p50_ms"])
+    shares = ", ".join(f"{row['stage']} {100 * row['share']:.0f} %" for row in parts[:3])
+    return f"{whole['method']}: of a step of {whole['p50_ms']:.2f} ms (median) {shares}."

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """E2 and E4: trees by their nodes and depth; one tree by the drafter's window, on long prompts."""
 
+from operator import itemgetter
+
 from vllm_eagle_pangu.bench.config import BudgetConfig, WindowConfig
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row, fastest, ratio_text
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
+from vllm_eagle_pangu.bench.statistics import grouped
 from vllm_eagle_pangu.measure.method import PLAIN, tree
 
 
@@ -21,16 +24,14 @@ class Budget(Experiment):
         ]
 
     def fill(self, result: Result, records: list[Record]) -> None:
-        swept: dict[str, list[Row]] = {name: [] for name in self.config.sweeps()}
         for part in self.bench.parts[self.key]:
             sweep = part.name.partition("-")[0]
-            swept[sweep] += [
+            result.rows += [
                 {"sweep": sweep, "depth": method.shape.depth, "nodes": method.nodes, **row}
                 for method in part.methods
                 if method.shape and (row := self.bench.row(records, part, method))
             ]
-        for sweep, rows in swept.items():
-            result.rows += rows
+        for sweep, rows in grouped(result.rows, itemgetter("sweep")).items():
             best = fastest(rows)
             if best is not None:
                 result.conclusions.append(_best_text(sweep, best, rows))
@@ -73,7 +74,7 @@ class Window(Experiment):
         from vllm_eagle_pangu.bench.attention_distance import distance_rows, distances
 
         try:
-            texts = [self.bench.conversations.ids(prompt) for prompt in self.bench.longest]
+            texts = [self.bench.conversations.ids(prompt.turns) for prompt in self.bench.longest]
             found = distances(self.bench.target, self.bench.head, texts)
         # A head or a target that torch alone does not know takes only the histogram away.
         except (ValueError, KeyError, OSError) as error:

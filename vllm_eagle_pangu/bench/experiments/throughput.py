@@ -57,13 +57,12 @@ class Throughput(Experiment):
 
 def compared(rows: list[Row]) -> dict[str, list[Row]]:
     """What `eagle-pangu report --compare` reads."""
-    methods = [{"name": PLAIN.name, "tau": 1.0, "speedup": 1.0}]
-    methods += [
-        {"name": r["method"], "tau": round(r["tau"] or 1, 4), "speedup": round(r["speedup"], 4)}
-        for r in rated(rows)
-        if r["kind"] != PLAIN.kind
-    ]
-    return {"methods": methods}
+    return {
+        "methods": [
+            {"name": r["method"], "tau": round(r["tau"] or 1, 4), "speedup": round(r["speedup"], 4)}
+            for r in rated(rows)
+        ]
+    }
 
 
 class Temperature(Experiment):
