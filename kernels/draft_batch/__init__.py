@@ -5,7 +5,6 @@ from vllm_eagle_pangu.kernels.draft_batch import reference
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
 from vllm_eagle_pangu.kernels.implementations import Op
 
-__all__ = ["DraftRows", "draft_batch", "prepare"]
+__all__ = ["DraftRows", "draft_batch"]
 
 draft_batch = Op(reference.draft_batch)
-prepare = draft_batch.prepare

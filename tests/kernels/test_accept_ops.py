@@ -215,11 +215,11 @@ def test_rows_that_are_not_as_many_as_the_batch_has_are_refused(more):
 
 @pytest.mark.parametrize(("module", "name", "cases"), FACES, ids=[face[1] for face in FACES])
 def test_unknown_implementation_is_refused_with_the_choices(module, name, cases):
-    inputs = cases.make_inputs(cases.CASES[0])
+    op, inputs = getattr(module, name), cases.make_inputs(cases.CASES[0])
     choices = f"{name}.*'fast'.*'reference', 'cpp', 'triton'"
     with pytest.raises(ValueError, match=choices):
-        getattr(module, name)(**inputs, implementation="fast")
+        op(**inputs, implementation="fast")
     with pytest.raises(ValueError, match=choices):
-        module.prepare("fast")
-    module.prepare("reference")
-    module.prepare(IMPLEMENTATION)
+        op.prepare("fast")
+    op.prepare("reference")
+    op.prepare(IMPLEMENTATION)

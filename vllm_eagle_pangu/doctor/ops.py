@@ -44,8 +44,10 @@ def present(device: str) -> Iterator[Finding]:
     for op in OPS:
         implementation = chosen(op, device)
         try:
-            dtype = [torch.bfloat16] if op == "tree_attention" else []
-            _face(op).prepare(implementation, *dtype)
+            if op == "tree_attention":
+                _face(op).prepare(implementation, torch.bfloat16)
+            else:
+                _function(op).prepare(implementation)
         except Exception as error:
             yield Finding(op, WRONG, f"{implementation} is not there: {reason(error)}")
         else:
@@ -151,7 +153,7 @@ def _failing(op: str, implementation: str, device: str, cases: Sequence[Any]) ->
 
 def _compare(op: str, implementation: str, case: Any, device: str) -> None:
     """Raises AssertionError where they differ, as do the other two."""
-    function, cases = getattr(_face(op), _FUNCTIONS.get(op, op)), _module(op)
+    function, cases = _function(op), _module(op)
     inputs, expected_inputs = cases.make_inputs(case, device=device), cases.make_inputs(case)
     expected = function(**expected_inputs, implementation="reference")
     got = function(**inputs, implementation=implementation)
