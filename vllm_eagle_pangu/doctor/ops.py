@@ -181,22 +181,25 @@ def _compare_attention(op: str, implementation: str, case: Any, device: str) -> 
     """At most twice as far from float64 on the host as plain torch there in the same dtype."""
     from vllm_eagle_pangu.kernels.tree_attention import npu_limits, tree_attention
     from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
-    from vllm_eagle_pangu.kernels.tree_attention.npu_cases import npu_inputs
 
-    make = npu_inputs if implementation.startswith("npu") else _module(op).make_inputs
+    make_inputs = _module(op).make_inputs
 
     def attend(**on_host: Any) -> None:
-        there = make(case, device=device)
+        there = make_inputs(case, device=device)
         tree_attention(**there, implementation=implementation, check=True)
         on_host["output"].copy_(there["output"])
 
     # These round each of two parts before they are merged.
     roundings = 1 if implementation in (npu_limits.NPU, npu_limits.TORCH_TREE) else 0
-    assert_as_exact_as_torch(attend, make(case), roundings)
+    assert_as_exact_as_torch(attend, make_inputs(case), roundings)
 
 
 def _face(op: str) -> Any:
     return import_module(f"vllm_eagle_pangu.kernels.{op}")
+
+
+def _function(op: str) -> Any:
+    return getattr(_face(op), _FUNCTIONS.get(op, op))
 
 
 def _module(op: str) -> Any:
