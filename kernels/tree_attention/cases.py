@@ -2,6 +2,7 @@
 """Inputs of tree_attention, for tests and benchmarks."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -109,11 +110,8 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
     generator = torch.Generator().manual_seed(seed)
     trees, stride = len(case.prefixes), case.scratch
 
-    query_start, row = [], case.gap
-    for count in case.queries:
-        query_start.append(row)
-        row += count + case.gap
-    query_rows = row
+    sizes = (count + case.gap for count in case.queries)
+    *query_start, query_rows = accumulate(sizes, initial=case.gap)
     key_start = [t * stride for t in range(trees)] if stride else query_start
     key_rows = trees * stride if stride else query_rows
 

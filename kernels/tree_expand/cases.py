@@ -51,12 +51,9 @@ def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[st
     generator = torch.Generator().manual_seed(seed)
     batch, width, level = case.batch, case.width, case.level
     size = (batch, width) if level == 1 else (batch, width, width)
-    capacity = level_slice(width, level + 1).stop
-    candidates = Candidates(
-        tokens=torch.full((batch, capacity), -7, device=device),
-        scores=torch.full((batch, capacity), -7.0, device=device),
-        parents=torch.full((batch, capacity), -7, device=device),
-    )
+    candidates = Candidates.empty(batch, width, level + 1, torch.device(device))
+    for part in vars(candidates).values():
+        part.fill_(-7)
     above = None
     if level > 1:
         kept = level_slice(width, level - 1)
