@@ -69,7 +69,8 @@ def native_op(
 
     @functools.cache
     def entry() -> Callable[[bytes], Any]:
-        library = load_native(op, Path(module).parent / "cpu")
+        folder = Path(module).parent
+        library = load_native(folder.name, folder / "cpu")
         call_bytes = library[f"{op}_call_bytes"]
         call_bytes.restype = ctypes.c_int64
         assert call_bytes() == call.size, f"{op}: the C++ Call and {call.format} differ"
