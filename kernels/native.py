@@ -69,7 +69,8 @@ def native_op(
 
     @functools.cache
     def entry() -> Callable[[bytes], Any]:
-        library = load_native(op, Path(module).parent / "cpu")
+        folder = Path(module).parent
+        library = load_native(folder.name, folder / "cpu")
         call_bytes = library[f"{op}_call_bytes"]
         call_bytes.restype = ctypes.c_int64
         assert call_bytes() == call.size, f"{op}: the C++ Call and {call.format} differ"
@@ -148,25 +149,21 @@ def _cpu_flags() -> str:
 
 
 def _compile(name: str, command: Sequence[str], library: Path) -> None:
-    """Into a temporary file beside `library`, then renamed: processes may race."""
+    """Into a temporary folder beside `library`, then renamed: processes may race."""
     try:
         library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=library.parent, prefix=f".{name}-", suffix=".so")
+        temporary = tempfile.TemporaryDirectory(dir=library.parent, prefix=f".{name}-")
     except OSError as error:
         raise RuntimeError(
             f"cannot compile the C++ CPU op {name}: the cache folder {library.parent} cannot be"
             f" written ({error}). Set EAGLE_PANGU_CACHE_DIR to a folder that can."
         ) from error
-    os.close(handle)
-    try:
-        run = subprocess.run(
-            [*command, "-o", temporary], check=False, capture_output=True, text=True
-        )
+    with temporary as folder:
+        built = f"{folder}/{library.name}"
+        run = subprocess.run([*command, "-o", built], check=False, capture_output=True, text=True)
         if run.returncode:
             raise RuntimeError(
                 f"g++ failed on the C++ CPU op {name}; mend the compiler, or set `verify_mode:"
                 f" reference`.\n{' '.join(command)}\n{run.stderr[-4000:]}"
             )
-        os.replace(temporary, library)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        os.replace(built, library)

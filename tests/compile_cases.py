@@ -59,19 +59,17 @@ def compile_case(
 
 
 def draft_batch_cases() -> Iterator[CompileCase]:
-    """Batches of up to 1 and 64 requests, in the dtypes of vLLM's buffers; then with mask rows."""
-    types = "*i32 *i64 *i32 *i8" + " *i64" * 11 + " i32" * 7
+    """Batches of up to 1 and 64 requests, in the dtypes of vLLM's buffers."""
+    types = "*i32 *i64 *i32 *i8" + " *i64" * 11 + " i32" * 4
     for batch in (1, 64):
-        for masked in (False, True):
-            yield compile_case(
-                f"draft_batch_{batch}{'_masked' if masked else ''}",
-                draft_batch._draft_batch_kernel,
-                types,
-                1,
-                MASKED=masked,
-                BATCH=batch,
-                BLOCK=draft_batch.BLOCK,
-            )
+        yield compile_case(
+            f"draft_batch_{batch}",
+            draft_batch._draft_batch_kernel,
+            types,
+            1,
+            BATCH=batch,
+            BLOCK=draft_batch.BLOCK,
+        )
 
 
 def kv_commit_cases() -> Iterator[CompileCase]:

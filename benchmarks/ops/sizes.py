@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the op benchmark runs: each op at the sizes of real steps, with the inputs of its tests."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,14 +51,12 @@ def measurements(device: str) -> Iterator[Measurement]:
         accepted = accept_cases.AcceptCase(*trees)
         pruned = prune_cases.PruneCase(*trees)
         rows = draft_cases.DraftBatchCase(size, depth, (nodes + 1,) * batch, (0,) * batch)
-        masked = dataclasses.replace(rows, mask_rows=depth - 1)
         grown = expand_cases.ExpandCase(size, width, depth, batch)
         for op, module, cases, case, more in (
             ("tree_build", tree_build, build_cases, built, ""),
             ("tree_accept", tree_accept, accept_cases, accepted, ""),
             ("tree_prune", tree_prune, prune_cases, pruned, ""),
             ("draft_batch", draft_batch, draft_cases, rows, ""),
-            ("draft_batch", draft_batch, draft_cases, masked, f" masks={depth - 1}"),
             ("tree_expand", tree_expand, expand_cases, grown, f" level={depth}"),
             ("commit_slots", kv_commit, commit_cases, accepted, ""),
         ):

@@ -2,10 +2,9 @@
 """Accepted tokens to the drafter's next input rows."""
 
 from vllm_eagle_pangu.kernels.draft_batch import reference
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
 from vllm_eagle_pangu.kernels.implementations import Op
 
-__all__ = ["DraftRows", "MaskRows", "draft_batch", "prepare"]
+__all__ = ["DraftRows", "draft_batch"]
 
 draft_batch = Op(reference.draft_batch)
-prepare = draft_batch.prepare

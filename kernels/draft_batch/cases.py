@@ -6,22 +6,17 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import MaskRows
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 
 @dataclass(frozen=True)
 class DraftBatchCase:
-    """`tree_rows[b]` target rows of request b, or 0 where it has no tree and `chain_rows[b]`.
-
-    `mask_rows` of the drafter's mask token behind each.
-    """
+    """`tree_rows[b]` target rows of request b, or 0 where it has no tree and `chain_rows[b]`."""
 
     name: str
     depth: int
     tree_rows: tuple[int, ...]
     chain_rows: tuple[int, ...]
-    mask_rows: int = 0
 
 
 CASES = (
@@ -32,11 +27,7 @@ CASES = (
     DraftBatchCase("decode_without_tree", 4, (0, 0), (1, 1)),
     DraftBatchCase("prefill", 3, (0,), (63,)),
     DraftBatchCase("mixed", 4, (0, 17, 0, 9, 1, 0), (40, 0, 1, 0, 0, 5)),
-    DraftBatchCase("mask_row", 4, (13, 0, 9), (0, 1, 0), mask_rows=1),
-    DraftBatchCase("mask_rows_of_trees", 4, (13, 1, 3), (0, 0, 0), mask_rows=3),
-    DraftBatchCase("mask_rows_of_prefills", 2, (0, 0), (63, 10), mask_rows=7),
-    DraftBatchCase("mask_rows_mixed", 4, (0, 17, 0, 9, 1, 0), (40, 0, 1, 0, 0, 5), mask_rows=7),
-    DraftBatchCase("mask_rows_without_rows", 4, (0, 9, 0), (0, 0, 0), mask_rows=3),
+    DraftBatchCase("without_rows", 4, (0, 9, 0), (0, 0, 0)),
 )
 
 
@@ -74,5 +65,4 @@ def make_inputs(case: DraftBatchCase, seed: int = 0, device: str = "cpu") -> dic
         "paths": paths,
         "depth": case.depth,
         "rows": sum(case.depth + 1 for rows in case.tree_rows if rows) + sum(case.chain_rows),
-        "mask_rows": MaskRows(case.mask_rows, token=1001) if case.mask_rows else None,
     }

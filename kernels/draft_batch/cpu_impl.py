@@ -6,11 +6,11 @@ import struct
 
 import torch
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
 from vllm_eagle_pangu.kernels.native import addresses, native_op
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
-_CALL = struct.Struct("@15P9q")
+_CALL = struct.Struct("@15P7q")
 prepare = _entry = native_op(__file__, "draft_batch", _CALL, result=ctypes.c_int32)
 _BYTES = {torch.int32: 4, torch.int64: 8}
 
@@ -25,7 +25,6 @@ def draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int,
-    mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """See `reference.draft_batch`; all on the CPU, any strides.
 
@@ -48,8 +47,7 @@ def draft_batch(
     next_tokens, linear_slots = next_tokens.contiguous(), linear_slots.contiguous()
 
     target_rows = min(input_ids.shape[0], positions.shape[0], linear_slots.shape[0])
-    drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
-    mask = (0, 0) if mask_rows is None else (mask_rows.count, mask_rows.token)
+    drafted = DraftRows.empty(batch, rows, input_ids.device)
     given = addresses(input_ids, positions, query_start, is_tree, path, length, output)
     given += addresses(next_tokens, linear_slots)
     written = addresses(drafted.tokens, drafted.positions, drafted.hidden_rows, drafted.slots)
@@ -65,7 +63,6 @@ def draft_batch(
             _BYTES[query_start.dtype],
             rows,
             target_rows,
-            *mask,
         )
     )
     assert fits, (query_start, is_tree, rows, target_rows)

@@ -2,9 +2,8 @@
 """Definition of draft_batch: what the drafter reads after a target forward."""
 
 import torch
-from torch.nn.functional import pad
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 
@@ -18,7 +17,6 @@ def draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int,
-    mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """Pair each accepted token with the target's hidden state one position before it.
 
@@ -30,8 +28,7 @@ def draft_batch(
     batch; `query_start: [B+1]` int32 or int64; `is_tree: [B] bool`; `paths`: rows relative to each
     request's first row, ignored where `is_tree` is false; `next_tokens: [B] int64`: the token
     after the last row, ignored where `is_tree` is true; `depth`: D; `rows`: N', which the host
-    knows and only a device would have to be asked for; `mask_rows`: a drafter's mask rows behind
-    all of these, request by request; `DraftRows` says what they hold and how they attend.
+    knows and only a device would have to be asked for.
     """
     starts = query_start.to(torch.int64)
     first, count = starts[:-1], starts.diff()
@@ -58,21 +55,4 @@ def draft_batch(
         sample_rows=draft_starts[:-1] + paths.length.where(is_tree, count - 1),
     )
     assert drafted.tokens.shape[0] == rows, (drafted.tokens.shape, rows)
-    return drafted if mask_rows is None else _with_mask_rows(drafted, mask_rows)
-
-
-def _with_mask_rows(drafted: DraftRows, mask: MaskRows) -> DraftRows:
-    index = torch.arange(mask.count, device=drafted.tokens.device)
-    # A request without rows has no sample row, and its prefix is empty.
-    has_rows = drafted.query_start.diff() > 0
-    prefix = (pad(drafted.positions, (0, 1))[drafted.sample_rows] + 1).where(has_rows, 0)
-    positions = (prefix[:, None] + index).flatten()
-    return DraftRows(
-        tokens=torch.cat((drafted.tokens, torch.full_like(positions, mask.token))),
-        positions=torch.cat((drafted.positions, positions)),
-        hidden_rows=torch.cat((drafted.hidden_rows, torch.zeros_like(positions))),
-        slots=torch.cat((drafted.slots, torch.full_like(positions, -1))),
-        query_start=drafted.query_start,
-        sample_rows=drafted.sample_rows,
-        mask_visible=index[:, None] >= index,
-    )
+    return drafted

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
 # Rows that a program fills at a time: a tree has D+1, a prefill chunk many.
@@ -13,9 +13,7 @@ BLOCK = 64
 
 
 @triton.jit(
-    do_not_specialize=[
-        "batch", "target_rows", "rows", "depth", "path_columns", "mask_count", "mask_token",
-    ],
+    do_not_specialize=["batch", "target_rows", "depth", "path_columns"],
     # They share one allocation: a batch of an odd number of rows would be compiled for anew.
     do_not_specialize_on_alignment=[
         "draft_tokens", "draft_positions", "draft_hidden_rows", "draft_slots", "draft_starts",
@@ -32,7 +30,7 @@ def _draft_batch_kernel(
     path_output,  # [B, path_columns] int64
     next_tokens,  # [B] int64
     linear_slots,  # [N] int64
-    draft_tokens,  # [rows + B * mask_count] int64, written; so are the following
+    draft_tokens,  # [rows] int64, written; so are the following
     draft_positions,  # as draft_tokens, so are the next two
     draft_hidden_rows,
     draft_slots,
@@ -40,12 +38,8 @@ def _draft_batch_kernel(
     sample_rows,  # [B]
     batch,
     target_rows,
-    rows,
     depth,
     path_columns,
-    mask_count,
-    mask_token,
-    MASKED: tl.constexpr,
     BATCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -97,21 +91,6 @@ def _draft_batch_kernel(
         tl.store(draft_hidden_rows + to, tl.where(on_tree, row, linear_row), mask=inside)
         tl.store(draft_slots + to, tl.where(padded, -1, slot), mask=inside)
 
-    if MASKED:
-        # A request without rows has no sample row, and its prefix is empty.
-        has_rows = tl.where(served, end - first, 0) > 0
-        sampled = tl.where(has_rows, first + tl.minimum(length, last), 0)
-        prefix = tl.load(positions + sampled, mask=has_rows, other=-1) + 1
-        for begin in range(0, tl.where(served, mask_count, 0), BLOCK):
-            index = begin + tl.arange(0, BLOCK)
-            inside = index < mask_count
-            to = rows + request * mask_count + index
-            none = tl.zeros([BLOCK], tl.int64)
-            tl.store(draft_tokens + to, none + mask_token, mask=inside)
-            tl.store(draft_positions + to, prefix + index, mask=inside)
-            tl.store(draft_hidden_rows + to, none, mask=inside)
-            tl.store(draft_slots + to, none - 1, mask=inside)
-
 
 def draft_batch(
     input_ids: torch.Tensor,
@@ -123,11 +102,10 @@ def draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int,
-    mask_rows: MaskRows | None = None,
 ) -> DraftRows:
     """See `reference.draft_batch`; nothing waits for the device."""
     batch, path_columns = paths.rows.shape
-    drafted = DraftRows.empty(batch, rows, mask_rows, input_ids.device)
+    drafted = DraftRows.empty(batch, rows, input_ids.device)
     _draft_batch_kernel[(batch + 1,)](
         input_ids.contiguous(),
         positions.contiguous(),
@@ -146,12 +124,8 @@ def draft_batch(
         drafted.sample_rows,
         batch,
         input_ids.shape[0],
-        rows,
         depth,
         path_columns,
-        0 if mask_rows is None else mask_rows.count,
-        0 if mask_rows is None else mask_rows.token,
-        MASKED=mask_rows is not None,
         BATCH=triton.next_power_of_2(max(batch, 1)),
         BLOCK=BLOCK,
         num_warps=1,

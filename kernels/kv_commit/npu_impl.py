@@ -32,21 +32,13 @@ def layer_writes(layers: CommitLayers, slots: torch.Tensor) -> Iterator[LayerWri
     """The scratch rows of each layer that have `slots`, its pages in the operators' order."""
     layers.check_rows(slots)
     rows = slots.shape[0]
-    keep_within(
-        "commit on an NPU",
-        [
-            ("scratch dtype", scratch.dtype, scratch.dtype == pages.dtype, f"{pages.dtype}")
-            for scratch, pages in (
-                (layers.keys[0], layers.pages[0].key),
-                (layers.values[0], layers.pages[0].value),
-            )
-        ],
-        'leave kv_cache_dtype at "auto"',
-    )
-    for key, value, pages in zip(layers.keys, layers.values, layers.pages, strict=True):
+    scratch, pages = layers.keys[0].dtype, layers.pages[0].key.dtype
+    limit = ("scratch dtype", scratch, scratch == pages, f"{pages}")
+    keep_within("commit on an NPU", [limit], 'leave kv_cache_dtype at "auto"')
+    for key, value, paged in zip(layers.keys, layers.values, layers.pages, strict=True):
         yield (
             key[:rows].contiguous(),
             value[:rows].contiguous(),
-            contiguous_pages(pages.key),
-            contiguous_pages(pages.value),
+            contiguous_pages(paged.key),
+            contiguous_pages(paged.value),
         )

@@ -4,7 +4,6 @@
 from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.top_children import reference
 
-__all__ = ["prepare", "top_children"]
+__all__ = ["top_children"]
 
 top_children = Op(reference.top_children)
-prepare = top_children.prepare

@@ -5,7 +5,6 @@ from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_accept import reference
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 
-__all__ = ["AcceptedPaths", "prepare", "tree_accept"]
+__all__ = ["AcceptedPaths", "tree_accept"]
 
 tree_accept = Op(reference.tree_accept)
-prepare = tree_accept.prepare

@@ -29,8 +29,8 @@ class AttentionCall(NamedTuple):
         query, key, value, pages, _, _, output = self
         assert output.shape == query.shape, (output.shape, query.shape)
         assert key.shape == value.shape, (key.shape, value.shape)
-        assert pages.in_amx_tiles or pages.key.shape == pages.value.shape, pages
         _, kv_heads, _, head_size = pages.shape
         assert key.shape[1:] == (kv_heads, head_size), (key.shape, pages.shape)
         assert query.shape[2] == head_size and query.shape[1] % kv_heads == 0, query.shape
-        assert len({t.dtype for t in (query, key, value, pages.key, pages.value, output)}) == 1
+        assert query.dtype == key.dtype == value.dtype == output.dtype, query.dtype
+        assert query.dtype == pages.key.dtype, (query.dtype, pages.key.dtype)

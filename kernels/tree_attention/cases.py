@@ -2,6 +2,7 @@
 """Inputs of tree_attention, for tests and benchmarks."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ class AttentionCase:
     the dense rows set aside per request (the drafter's level passes).
     `starts`: the first attended paged key of each request; None: no windows are given.
     `gap`: rows before, between and after the requests that belong to none of them.
+    `room`: a request's pages have slots for its dense keys, too, behind its prefix.
     `transposed_keys`: pages as vLLM's CPU backend packs them; `amx_tiles`: as it packs bfloat16 for
     AMX, in blocks of a multiple of 32; `heads_in_slots`: as its GPU backends do by default
     ([2, blocks, block_size, Hk, K]); none of them: heads outside of slots.
@@ -34,6 +36,7 @@ class AttentionCase:
     scratch: int = 0
     starts: tuple[int, ...] | None = None
     gap: int = 0
+    room: bool = False
     transposed_keys: bool = True
     heads_in_slots: bool = False
     amx_tiles: bool = False
@@ -107,11 +110,8 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
     generator = torch.Generator().manual_seed(seed)
     trees, stride = len(case.prefixes), case.scratch
 
-    query_start, row = [], case.gap
-    for count in case.queries:
-        query_start.append(row)
-        row += count + case.gap
-    query_rows = row
+    sizes = (count + case.gap for count in case.queries)
+    *query_start, query_rows = accumulate(sizes, initial=case.gap)
     key_start = [t * stride for t in range(trees)] if stride else query_start
     key_rows = trees * stride if stride else query_rows
 
@@ -131,6 +131,8 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
             tensor[seen] = drawn.to(case.dtype)
 
     pages, block_table = _pages(case, generator)
+    # Strides stay as they are.
+    there = PagedKV(pages.key.to(device), pages.value.to(device))
     numbers = {
         **({} if case.starts is None else {"prefix_start": case.starts}),
         "prefix_len": case.prefixes,
@@ -143,7 +145,7 @@ def make_inputs(case: AttentionCase, seed: int = 0, device: str = "cpu") -> dict
         "query": query.to(device),
         "key": key.to(device),
         "value": value.to(device),
-        "pages": _in_amx_tiles(pages) if case.amx_tiles else _kept_strides(pages, device),
+        "pages": _in_amx_tiles(pages) if case.amx_tiles else there,
         "rows": AttentionRows(
             block_table=block_table.to(device),
             visible=visible.to(device),
@@ -187,10 +189,12 @@ def _pages(case: AttentionCase, generator: torch.Generator) -> tuple[PagedKV, to
     """Pages in shuffled order, one of them used by nobody."""
     size = case.block_size
     starts = case.starts or (0,) * len(case.prefixes)
-    ends = [-(-prefix // size) for prefix in case.prefixes]
+    pairs = zip(case.prefixes, case.keys, strict=True)
+    lengths = [prefix + case.room * keys for prefix, keys in pairs]
+    ends = [-(-length // size) for length in lengths]
     used = [
-        range(end)[pages_of(start, prefix, size)]
-        for start, prefix, end in zip(starts, case.prefixes, ends, strict=True)
+        range(end)[pages_of(start, length, size)]
+        for start, length, end in zip(starts, lengths, ends, strict=True)
     ]
     blocks = sum(map(len, used)) + 1
     shape = (blocks, case.kv_heads, size, case.head_size)
@@ -208,19 +212,11 @@ def _pages(case: AttentionCase, generator: torch.Generator) -> tuple[PagedKV, to
             block = order.pop()
             block_table[t, index] = block
             first = max(0, starts[t] - index * size)
-            end = min(size, case.prefixes[t] - index * size)
+            end = max(0, min(size, case.prefixes[t] - index * size))
             for pages in (key, value):
                 drawn = torch.randn(pages[block, :, first:end].shape, generator=generator)
                 pages[block, :, first:end] = drawn.to(case.dtype)
     return PagedKV(key, value), block_table
-
-
-def _kept_strides(pages: PagedKV, device: str) -> PagedKV:
-    key, value = (
-        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device).copy_(x)
-        for x in (pages.key, pages.value)
-    )
-    return PagedKV(key, value)
 
 
 def _in_amx_tiles(pages: PagedKV) -> PagedKV:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
-from vllm_eagle_pangu.kernels.tree_attention.reference import compute
+from vllm_eagle_pangu.kernels.tree_attention.reference import tree_attention
 
 
 def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
@@ -16,7 +16,7 @@ def attend(inputs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor:
     `inputs` as of `cases.make_inputs`; rows of no request keep the values of `output`.
     """
     output = inputs["output"].to(dtype, copy=True)
-    compute(AttentionCall(**inputs | {"output": output}), dtype)
+    tree_attention(AttentionCall(**inputs | {"output": output}), dtype)
     return output
 
 

@@ -28,18 +28,14 @@ def tree_attention(call: AttentionCall) -> None:
     rows that no query row sees, are never multiplied with anything. Indices are trusted. Raises
     RuntimeError where the op cannot be compiled.
     """
+    call.check_sizes()
     query, key, value, pages, rows, scale, output = call
     block_table, visible, prefix_start = rows.block_table, rows.visible, rows.prefix_start
     _, H, K = query.shape
     page_key, page_value = pages.key, pages.value
-    _, Hk, block_size, page_K = pages.shape
+    _, Hk, block_size, _ = pages.shape
     query_stride, key_stride, value_stride = query.stride(), key.stride(), value.stride()
     output_stride = output.stride()
-    assert H % Hk == 0 and key.shape[1:] == (Hk, K) and page_K == K
-    assert query.dtype == key.dtype == value.dtype == output.dtype == page_key.dtype
-    assert page_value.dtype == page_key.dtype
-    assert pages.in_amx_tiles or page_value.shape == page_key.shape
-    assert output.shape == query.shape and value.shape == key.shape
     assert query_stride[2] == key_stride[2] == value_stride[2] == output_stride[2] == 1, (
         "the elements of a head must be adjacent in query, key, value and output"
     )

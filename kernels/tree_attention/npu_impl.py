@@ -18,11 +18,7 @@ import torch
 
 from vllm_eagle_pangu.kernels.npu_runtime import contiguous_pages, require_torch_npu
 from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
-from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
-    NPU,
-    AttentionLayer,
-    refuse_beyond_limits,
-)
+from vllm_eagle_pangu.kernels.tree_attention.npu_limits import NPU, rows_within_limits
 from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
@@ -43,10 +39,9 @@ def attend_in_parts(call: AttentionCall, tree: Callable[[AttentionCall, NpuRows]
 
     Raises ValueError beyond the operators' limits (`npu_limits`), and for rows with a window.
     """
-    if not call.rows.visible.shape[0]:
+    npu = rows_within_limits(NPU, call)
+    if npu is None:
         return
-    npu = NpuRows.of(call.rows)
-    refuse_beyond_limits(NPU, AttentionLayer.of(call), len(npu.prefixes))
     parts = fused_prefix(call, npu), tree(call, npu)
     # Merged in float32, as vllm-ascend does: each operator's result is rounded already.
     merged, _ = torch.ops.npu.npu_attention_update(

@@ -14,6 +14,7 @@ import torch
 from vllm_eagle_pangu.kernels import npu_runtime
 from vllm_eagle_pangu.kernels.npu_runtime import Limit, keep_within
 from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
+from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows
 
 NPU, TORCH_TREE, SPLITFUSE, PADDED = "npu", "npu_torch_tree", "npu_splitfuse", "npu_padded"
 
@@ -28,11 +29,19 @@ class AttentionLayer:
     block_size: int
     dtype: torch.dtype
 
-    @classmethod
-    def of(cls, call: AttentionCall) -> "AttentionLayer":
-        """Of the layer that calls."""
-        _, kv_heads, block_size, head_size = call.pages.shape
-        return cls(call.query.shape[1], kv_heads, head_size, block_size, call.query.dtype)
+
+def rows_within_limits(implementation: str, call: AttentionCall) -> NpuRows | None:
+    """The rows of a call; None where it has no requests.
+
+    Raises ValueError beyond the limits, and for rows with a window.
+    """
+    if not call.rows.visible.shape[0]:
+        return None
+    npu = NpuRows.of(call.rows)
+    _, kv_heads, block_size, head_size = call.pages.shape
+    layer = AttentionLayer(call.query.shape[1], kv_heads, head_size, block_size, call.query.dtype)
+    refuse_beyond_limits(implementation, layer, len(npu.prefixes))
+    return npu
 
 
 def refuse_beyond_limits(implementation: str, layer: AttentionLayer, requests: int) -> None:

@@ -10,12 +10,8 @@ import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import npu_impl
 from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
-from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
-    PADDED,
-    AttentionLayer,
-    refuse_beyond_limits,
-)
-from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows, staged
+from vllm_eagle_pangu.kernels.tree_attention.npu_limits import PADDED, rows_within_limits
+from vllm_eagle_pangu.kernels.tree_attention.npu_rows import staged
 from vllm_eagle_pangu.kernels.tree_attention.npu_splitfuse import padded_visibility
 
 prepare = npu_impl.prepare
@@ -28,10 +24,9 @@ def tree_attention(call: AttentionCall) -> None:
     has no room for the tree behind its prefix.
     """
     query, _, _, pages, rows, scale, output = call
-    if not rows.visible.shape[0]:
+    npu = rows_within_limits(PADDED, call)
+    if npu is None:
         return
-    npu = NpuRows.of(rows)
-    refuse_beyond_limits(PADDED, AttentionLayer.of(call), len(npu.prefixes))
     lengths, block_size = npu.contexts, pages.shape[2]
     columns = -(-max(1, *lengths) // block_size)
     # As wide as the block table's pages, though requests end before.

@@ -11,11 +11,7 @@ import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import npu_impl
 from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
-from vllm_eagle_pangu.kernels.tree_attention.npu_limits import (
-    SPLITFUSE,
-    AttentionLayer,
-    refuse_beyond_limits,
-)
+from vllm_eagle_pangu.kernels.tree_attention.npu_limits import SPLITFUSE, rows_within_limits
 from vllm_eagle_pangu.kernels.tree_attention.npu_rows import NpuRows, staged
 
 prepare = npu_impl.prepare
@@ -30,10 +26,9 @@ def tree_attention(call: AttentionCall) -> None:
     has no room for the tree behind its prefix.
     """
     query, _, _, pages, rows, scale, output = call
-    if not rows.visible.shape[0]:
+    npu = rows_within_limits(SPLITFUSE, call)
+    if npu is None:
         return
-    npu = NpuRows.of(rows)
-    refuse_beyond_limits(SPLITFUSE, AttentionLayer.of(call), len(npu.prefixes))
     lengths = npu.contexts
     mask = rows.once(("npu mask", query.dtype), lambda: _mask(npu, max(lengths), query.dtype))
     packed = query[npu.packed]

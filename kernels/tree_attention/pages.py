@@ -30,14 +30,16 @@ class PagedKV:
     in_amx_tiles: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        assert self.key.dtype == self.value.dtype, (self.key.dtype, self.value.dtype)
         self.in_amx_tiles = self.key.dim() == 6
         if not self.in_amx_tiles:
+            assert self.key.shape == self.value.shape, (self.key.shape, self.value.shape)
             blocks, heads, block_size, head_size = self.key.shape
             self.shape = (blocks, heads, block_size, head_size)
             return
         blocks, heads, groups, row, pairs, pair = self.key.shape
         self.shape = (blocks, heads, groups * row, pairs * pair)
-        assert self.key.dtype == self.value.dtype == torch.bfloat16, self.key.dtype
+        assert self.key.dtype == torch.bfloat16, self.key.dtype
         tiles = _amx_tiles(*self.shape[2:])
         for view, (shape, strides) in zip((self.key, self.value), tiles, strict=True):
             assert view.shape == (blocks, heads, *shape), view.shape

@@ -9,13 +9,8 @@ from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
 
 
-def tree_attention(call: AttentionCall) -> None:
-    """See `tree_attention`."""
-    compute(call, torch.float32)
-
-
-def compute(call: AttentionCall, dtype: torch.dtype) -> None:
-    """The definition, computed in `dtype`."""
+def tree_attention(call: AttentionCall, dtype: torch.dtype = torch.float32) -> None:
+    """See `tree_attention`; computed in `dtype`."""
     query, key, value, pages, rows, scale, output = call
     starts = rows.prefix_start
     requests = zip(

@@ -5,7 +5,6 @@ from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_build import reference
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
-__all__ = ["Trees", "prepare", "tree_build"]
+__all__ = ["Trees", "tree_build"]
 
 tree_build = Op(reference.tree_build)
-prepare = tree_build.prepare

@@ -6,20 +6,13 @@ from typing import Any
 
 import torch
 
+from vllm_eagle_pangu.kernels.case_scores import spoilt
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 
 
 @dataclass(frozen=True)
 class BuildCase:
-    """Trees of `width` (per level), `depth` and at most `nodes`; `scores` is one of
-
-    "random": log-probabilities of a random drafter;
-    "ties": the same, rounded to whole numbers;
-    "certain": half of the children have probability 1.0 and tie with their parents;
-    "rising": children may outrank their parents, as no drafter should score them;
-    "holes": some are NaN or -inf;
-    "nothing": all are -inf.
-    """
+    """Trees of `width` (per level), `depth` and at most `nodes`; `scores`: see `spoilt`."""
 
     name: str
     width: int
@@ -77,16 +70,4 @@ def _log_probabilities(
 ) -> torch.Tensor:
     drawn = torch.randn(shape[0], shape[1], 4 * shape[2], generator=generator) * 2
     scores = drawn.log_softmax(dim=-1).topk(shape[2]).values
-    coin = torch.rand(shape, generator=generator)
-    if case.scores == "ties":
-        return scores.round()
-    if case.scores == "certain":
-        return scores.masked_fill(coin < 0.5, 0.0)
-    if case.scores == "rising":
-        return -scores
-    if case.scores == "holes":
-        return scores.masked_fill(coin < 0.1, torch.nan).masked_fill(coin > 0.8, -torch.inf)
-    if case.scores == "nothing":
-        return torch.full(shape, -torch.inf)
-    assert case.scores == "random", case.scores
-    return scores
+    return spoilt(scores, case.scores, generator)

@@ -5,7 +5,6 @@ from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_expand import reference
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier
 
-__all__ = ["Candidates", "Frontier", "prepare", "tree_expand"]
+__all__ = ["Candidates", "Frontier", "tree_expand"]
 
 tree_expand = Op(reference.tree_expand)
-prepare = tree_expand.prepare

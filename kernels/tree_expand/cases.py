@@ -6,20 +6,13 @@ from typing import Any
 
 import torch
 
+from vllm_eagle_pangu.kernels.case_scores import spoilt
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
 
 
 @dataclass(frozen=True)
 class ExpandCase:
-    """Level `level` of trees of width W; `scores` is one of
-
-    "random": log-probabilities;
-    "ties": the same, rounded to whole numbers;
-    "certain": half are 0;
-    "rising": some are above 0 or +inf, as no drafter should score them;
-    "holes": some are NaN or -inf;
-    "nothing": all are -inf.
-    """
+    """Level `level` of trees of width W; `scores`: see `spoilt`."""
 
     name: str
     width: int
@@ -51,12 +44,9 @@ def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[st
     generator = torch.Generator().manual_seed(seed)
     batch, width, level = case.batch, case.width, case.level
     size = (batch, width) if level == 1 else (batch, width, width)
-    capacity = level_slice(width, level + 1).stop
-    candidates = Candidates(
-        tokens=torch.full((batch, capacity), -7, device=device),
-        scores=torch.full((batch, capacity), -7.0, device=device),
-        parents=torch.full((batch, capacity), -7, device=device),
-    )
+    candidates = Candidates.empty(batch, width, level + 1, torch.device(device))
+    for part in vars(candidates).values():
+        part.fill_(-7)
     above = None
     if level > 1:
         kept = level_slice(width, level - 1)
@@ -72,12 +62,11 @@ def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[st
             candidate=(order[:, :width] + kept.start + 1).to(device),
             level=level - 1,
         )
+    scores = spoilt(_log_probabilities(size, case, generator), case.scores, generator)
     return {
         "candidates": candidates,
         "above": above,
-        "scores": _spoilt(_log_probabilities(size, case, generator), case, generator).to(
-            device, case.dtype
-        ),
+        "scores": scores.to(device, case.dtype),
         "tokens": torch.randint(1000, size, generator=generator).to(device),
     }
 
@@ -87,17 +76,3 @@ def _log_probabilities(
 ) -> torch.Tensor:
     scores = torch.rand(size, generator=generator).log()
     return scores.round() if case.scores == "ties" else scores
-
-
-def _spoilt(scores: torch.Tensor, case: ExpandCase, generator: torch.Generator) -> torch.Tensor:
-    coin = torch.rand(scores.shape, generator=generator)
-    if case.scores == "certain":
-        return scores.masked_fill(coin < 0.5, 0.0)
-    if case.scores == "rising":
-        return (-scores).where(coin < 0.5, scores).masked_fill(coin > 0.8, torch.inf)
-    if case.scores == "holes":
-        return scores.masked_fill(coin < 0.3, torch.nan).masked_fill(coin > 0.7, -torch.inf)
-    if case.scores == "nothing":
-        return torch.full_like(scores, -torch.inf)
-    assert case.scores in ("random", "ties"), case.scores
-    return scores

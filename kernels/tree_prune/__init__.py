@@ -5,9 +5,8 @@ from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_prune import reference
 from vllm_eagle_pangu.kernels.tree_prune.belief import Belief
 
-__all__ = ["Belief", "prepare", "tally_paths", "tree_prune"]
+__all__ = ["Belief", "tally_paths", "tree_prune"]
 
 # Torch ops on a GPU, too: no kernel of our own there yet.
 tree_prune = Op(reference.tree_prune, triton="reference")
 tally_paths = Op(reference.tally_paths, triton="reference")
-prepare = tree_prune.prepare

@@ -106,56 +106,6 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "row_ = static_cast<uint32_t>(GetBlockIdx()) * tiling_.rowsPerCore;",
             "row_ = static_cast<uint32_t>(GetBlockIdx()) * (tiling_.rowsPerCore - 1);",
         ),
-        Mutant(
-            "mask rows begin at the sample row's position",
-            "positionLocal_.GetValue((b - first) * kBlock) + 1",
-            "positionLocal_.GetValue((b - first) * kBlock)",
-        ),
-        Mutant(
-            "mask rows are written to pages",
-            "Put(tiling_.maskToken, prefix + j, 0, -1)",
-            "Put(tiling_.maskToken, prefix + j, 0, 0)",
-        ),
-        Mutant(
-            "mask rows take a hidden state of the target",
-            "Put(tiling_.maskToken, prefix + j, 0, -1)",
-            "Put(tiling_.maskToken, prefix + j, b, -1)",
-        ),
-        Mutant(
-            "requests lie one mask row more apart",
-            "first = at / tiling_.maskRows;",
-            "first = at / (tiling_.maskRows + 1);",
-        ),
-        Mutant(
-            "a core begins with a request's first mask row",
-            "j = b == first ? at % tiling_.maskRows : 0;",
-            "j = 0;",
-        ),
-        Mutant(
-            "mask rows follow a tree's last row, not its sample row",
-            "LeastOf(lengthLocal_.GetValue(b), count - 1)",
-            "count - 1",
-        ),
-        Mutant(
-            "a request without rows goes on at position 1",
-            "SampledRow(b) < 0 ? 0 :",
-            "SampledRow(b) < 0 ? 1 :",
-        ),
-        Mutant(
-            "mask rows stand before the padding",
-            "rowEnd_ = Least(end, tiling_.draftRows);",
-            "rowEnd_ = Least(end, static_cast<uint32_t>(queryStart_.At(tiling_.requests)));",
-        ),
-        Mutant(
-            "sampled positions are loaded while the last ones are read",
-            "Sync<HardEvent::S_MTE2>();\n    for (uint32_t b = first;",
-            "for (uint32_t b = first;",
-        ),
-        Mutant(
-            "sampled positions are read while they are loaded",
-            "Sync<HardEvent::MTE2_S>();\n    for (uint32_t b = first;",
-            "for (uint32_t b = first;",
-        ),
     ),
     "tree_build": (
         Mutant(

@@ -65,8 +65,8 @@ HOSTS: dict[str, tuple[dict[str, Input], dict[str, int], list[tuple[int, ...]]]]
             "path_length": (INT64, 1, (B,)),
             "path_output": (INT64, 1, (B, D + 1)),
         },
-        {"draft_rows": 56, "depth": D, "mask_rows": 3, "mask_token": 151_000},
-        [*[(INT64, 56 + 3 * B)] * 4, (INT64, B + 1), (INT64, B)],
+        {"draft_rows": 56, "depth": D},
+        [*[(INT64, 56)] * 4, (INT64, B + 1), (INT64, B)],
     ),
     "kv_commit": (
         {

@@ -2,7 +2,6 @@
 """Tiling refuses what an op cannot hold, with limit and value; kernels survive malformed input."""
 
 import copy
-import dataclasses
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ import torch
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
-from vllm_eagle_pangu.kernels.draft_batch.rows import MaskRows
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
 
@@ -26,8 +24,6 @@ SHAPES = {
         "draftRows": 56,
         "depth": 6,
         "pathColumns": 7,
-        "maskRows": 3,
-        "maskToken": 151_000,
         "inputIdBytes": 4,
         "queryStartBytes": 4,
     }
@@ -60,11 +56,6 @@ REFUSED = [
     ("draft_batch", {"targetRows": 1048577}, "N=1048577 is not in 1 to 1048576"),
     ("draft_batch", {"draftRows": 0}, "N'=0 is not in 1 to 1048576"),
     ("draft_batch", {"draftRows": 1048577}, "N'=1048577 is not in 1 to 1048576"),
-    ("draft_batch", {"maskRows": -1}, "mask rows=-1 is not in 0 to 128"),
-    ("draft_batch", {"maskRows": 129}, "mask rows=129 is not in 0 to 128"),
-    ("draft_batch", {"maskToken": -1}, "mask token=-1 is not in 0 to 2147483647"),
-    ("draft_batch", {"maskToken": 2**31}, "mask token=2147483648 is not in 0 to 2147483647"),
-    ("draft_batch", {"draftRows": 1048553}, "N' and mask rows=1048577 is not in 1 to 1048576"),
     ("draft_batch", {"depth": 129}, "D=129 is not in 0 to 128"),
     ("draft_batch", {"pathColumns": 6}, "path columns=6 is not in 7 to"),
     ("draft_batch", {"inputIdBytes": 2}, "bytes of an input id=2 is not in 4 to 8"),
@@ -142,8 +133,6 @@ def test_the_most_requests_that_tiling_accepts_fit_the_unified_buffer():
     assert accepts("draft_batch", requests=2048, cores=1, depth=128, pathColumns=129)
     case = draft_cases.DraftBatchCase("many", 4, (0, 3) * 1024, (1, 0) * 1024)
     OPS["draft_batch"].verify(kernel_of("draft_batch"), draft_cases.make_inputs(case), 1, range)
-    case = dataclasses.replace(case, mask_rows=7)
-    OPS["draft_batch"].verify(kernel_of("draft_batch"), draft_cases.make_inputs(case), 2, range)
 
 
 def test_long_paths_and_trees_of_kv_commit_fit_the_unified_buffer():
@@ -159,19 +148,17 @@ def test_long_paths_and_trees_of_kv_commit_fit_the_unified_buffer():
 (MIXED,) = (case for case in draft_cases.CASES if case.name == "mixed")
 
 
-@pytest.mark.parametrize("masks", [0, 3])
 @pytest.mark.parametrize("extra", [1, 7, 600])
-def test_drafter_rows_beyond_the_batch_are_padding(extra, masks):
-    inputs = draft_cases.make_inputs(dataclasses.replace(MIXED, mask_rows=masks))
+def test_drafter_rows_beyond_the_batch_are_padding(extra):
+    inputs = draft_cases.make_inputs(MIXED)
     expected = draft_batch(**inputs)
-    rows = expected.first_mask
+    rows = inputs["rows"]
     inputs["rows"] += extra
     got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs, cores=3)
     for name in ("tokens", "positions", "hidden_rows", "slots"):
         mine, theirs = getattr(got, name), getattr(expected, name)
-        assert_same(mine[:rows], theirs[:rows])
-        assert (mine[rows : rows + extra] == (-1 if name == "slots" else 0)).all()
-        assert_same(mine[rows + extra :], theirs[rows:])
+        assert_same(mine[:rows], theirs)
+        assert (mine[rows:] == (-1 if name == "slots" else 0)).all()
     assert_same((got.query_start, got.sample_rows), (expected.query_start, expected.sample_rows))
 
 
@@ -179,9 +166,9 @@ def test_drafter_rows_beyond_the_batch_are_padding(extra, masks):
 def test_drafter_rows_that_the_host_did_not_ask_for_are_not_stored(missing):
     inputs = draft_cases.make_inputs(MIXED)
     expected = draft_batch(**inputs)
-    inputs["rows"] = rows = expected.first_mask - missing
+    inputs["rows"] -= missing
     got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs, cores=3)
-    assert_same(flat(got)[:4], [tensor[:rows] for tensor in flat(expected)[:4]])
+    assert_same(flat(got)[:4], [tensor[: inputs["rows"]] for tensor in flat(expected)[:4]])
 
 
 # ---- malformed input: no access outside, which the twin would report ----
@@ -195,10 +182,9 @@ def test_rows_outside_the_batch_are_not_read(query_start, tree):
     inputs = draft_cases.make_inputs(draft_cases.CASES[0])
     inputs["query_start"] = torch.tensor(query_start, dtype=torch.int32)
     inputs["is_tree"] = torch.tensor([tree])
-    inputs["mask_rows"] = MaskRows(2, token=9)
     got = twin.run_draft_batch(kernel_of("draft_batch"), **inputs)
-    assert got.slots.tolist() == [-1] * 7 and got.tokens.tolist() == [0] * 5 + [9, 9]
-    assert got.positions.tolist() == [0] * 5 + [0, 1]
+    assert got.slots.tolist() == [-1] * 5
+    assert got.tokens.tolist() == got.positions.tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("parent", [-1, 3, 100, -(2**40)])

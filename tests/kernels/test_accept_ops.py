@@ -70,7 +70,7 @@ def random_accept_case(seed: int) -> accept_cases.AcceptCase:
 def random_draft_case(seed: int) -> draft_cases.DraftBatchCase:
     """Ragged batches of 1..5 requests; trees may be cut to fewer rows than D+1.
 
-    Three in four have mask rows, and some have a request without rows.
+    Some have a request without rows.
     """
     generator = torch.Generator().manual_seed(seed)
     batch = 1 + seed % 5
@@ -79,13 +79,8 @@ def random_draft_case(seed: int) -> draft_cases.DraftBatchCase:
     tree_rows, chain_rows = rows.where(is_tree, 0), rows.where(~is_tree, 0)
     if seed % 7 == 3:
         chain_rows[seed // 7 % batch] = 0
-    return draft_cases.DraftBatchCase(
-        "random",
-        1 + seed % 6,
-        tuple(tree_rows.tolist()),
-        tuple(chain_rows.tolist()),
-        mask_rows=(0, 1, 3, 7)[seed // 5 % 4],
-    )
+    requests = tuple(tree_rows.tolist()), tuple(chain_rows.tolist())
+    return draft_cases.DraftBatchCase("random", 1 + seed % 6, *requests)
 
 
 @pytest.mark.parametrize(
@@ -218,20 +213,13 @@ def test_rows_that_are_not_as_many_as_the_batch_has_are_refused(more):
             draft_batch.draft_batch(**inputs, implementation=implementation)
 
 
-def test_more_mask_rows_than_a_program_writes_at_a_time_equal_the_reference():
-    inputs = draft_cases.make_inputs(draft_cases.CASES[-2])
-    for count in (64, 131):
-        masks = draft_batch.MaskRows(count, token=2**31 - 1)
-        assert_equals_reference(draft_batch.draft_batch, inputs | {"mask_rows": masks})
-
-
 @pytest.mark.parametrize(("module", "name", "cases"), FACES, ids=[face[1] for face in FACES])
 def test_unknown_implementation_is_refused_with_the_choices(module, name, cases):
-    inputs = cases.make_inputs(cases.CASES[0])
+    op, inputs = getattr(module, name), cases.make_inputs(cases.CASES[0])
     choices = f"{name}.*'fast'.*'reference', 'cpp', 'triton'"
     with pytest.raises(ValueError, match=choices):
-        getattr(module, name)(**inputs, implementation="fast")
+        op(**inputs, implementation="fast")
     with pytest.raises(ValueError, match=choices):
-        module.prepare("fast")
-    module.prepare("reference")
-    module.prepare(IMPLEMENTATION)
+        op.prepare("fast")
+    op.prepare("reference")
+    op.prepare(IMPLEMENTATION)

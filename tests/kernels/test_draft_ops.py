@@ -13,9 +13,6 @@ import torch
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.kernels import top_children as top_children_op
-from vllm_eagle_pangu.kernels import tree_build as tree_build_op
-from vllm_eagle_pangu.kernels import tree_expand as tree_expand_op
 from vllm_eagle_pangu.kernels.top_children import cases as top_cases
 from vllm_eagle_pangu.kernels.top_children import top_children
 from vllm_eagle_pangu.kernels.tree_build import tree_build
@@ -184,7 +181,7 @@ def test_a_row_without_a_finite_best_logit_scores_minus_infinity(bad: float) -> 
 # ---- faces ----
 
 
-@pytest.mark.parametrize("op", [top_children_op, tree_build_op, tree_expand_op])
+@pytest.mark.parametrize("op", [top_children, tree_build, tree_expand])
 def test_prepare_knows_each_implementation_and_no_other(op: Any) -> None:
     for name in ("reference", IMPLEMENTATION):
         op.prepare(name)

@@ -43,14 +43,6 @@ DRAFT = (
     ("tl.where(on_tree, row, linear_row)", "linear_row", "hidden states of linear rows"),
     ("start + length, mask", "start + last, mask", "samples from a tree's last row"),
     ("index < last, shifted", "index <= last, shifted", "next token of the next request"),
-    ("mask=has_rows, other=-1) + 1", "mask=has_rows, other=-1)", "mask rows off by one position"),
-    ("mask=has_rows, other=-1) + 1", "mask=has_rows, other=0) + 1", "no rows, yet a prefix"),
-    ("none - 1, mask", "none, mask", "mask rows are written to slot 0"),
-    ("none, mask=inside", "none + 1, mask=inside", "mask rows take a target's hidden state"),
-    ("request * mask_count", "request * (mask_count - 1)", "mask rows of stride K-1"),
-    ("none + mask_token", "none", "mask rows of token 0"),
-    ("tl.minimum(length, last), 0)", "last, 0)", "mask rows behind a tree's last row"),
-    ("prefix + index, mask", "prefix + 0 * index, mask", "mask rows at one position"),
 )
 SLOTS = (
     ("& (node > 0)", "", "the root is committed"),

@@ -26,7 +26,6 @@ SEAMS: tuple[Seam, ...] = (
         vllm: ModelRegistry __version__ _custom_ops envs
         vllm._custom_ops: rotary_embedding
         vllm.compilation.decorators: support_torch_compile
-        vllm.compilation.decorators:support_torch_compile: dynamic_arg_dims
         vllm.config: ModelConfig SpeculativeConfig VllmConfig get_layers_from_vllm_config
         vllm.config:AttentionConfig: backend
         vllm.config:CacheConfig: block_size cache_dtype kv_cache_memory_bytes

@@ -44,8 +44,10 @@ def present(device: str) -> Iterator[Finding]:
     for op in OPS:
         implementation = chosen(op, device)
         try:
-            dtype = [torch.bfloat16] if op == "tree_attention" else []
-            _face(op).prepare(implementation, *dtype)
+            if op == "tree_attention":
+                _face(op).prepare(implementation, torch.bfloat16)
+            else:
+                _function(op).prepare(implementation)
         except Exception as error:
             yield Finding(op, WRONG, f"{implementation} is not there: {reason(error)}")
         else:
@@ -151,7 +153,7 @@ def _failing(op: str, implementation: str, device: str, cases: Sequence[Any]) ->
 
 def _compare(op: str, implementation: str, case: Any, device: str) -> None:
     """Raises AssertionError where they differ, as do the other two."""
-    function, cases = getattr(_face(op), _FUNCTIONS.get(op, op)), _module(op)
+    function, cases = _function(op), _module(op)
     inputs, expected_inputs = cases.make_inputs(case, device=device), cases.make_inputs(case)
     expected = function(**expected_inputs, implementation="reference")
     got = function(**inputs, implementation=implementation)
@@ -179,22 +181,25 @@ def _compare_attention(op: str, implementation: str, case: Any, device: str) -> 
     """At most twice as far from float64 on the host as plain torch there in the same dtype."""
     from vllm_eagle_pangu.kernels.tree_attention import npu_limits, tree_attention
     from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
-    from vllm_eagle_pangu.kernels.tree_attention.npu_cases import npu_inputs
 
-    make = npu_inputs if implementation.startswith("npu") else _module(op).make_inputs
+    make_inputs = _module(op).make_inputs
 
     def attend(**on_host: Any) -> None:
-        there = make(case, device=device)
+        there = make_inputs(case, device=device)
         tree_attention(**there, implementation=implementation, check=True)
         on_host["output"].copy_(there["output"])
 
     # These round each of two parts before they are merged.
     roundings = 1 if implementation in (npu_limits.NPU, npu_limits.TORCH_TREE) else 0
-    assert_as_exact_as_torch(attend, make(case), roundings)
+    assert_as_exact_as_torch(attend, make_inputs(case), roundings)
 
 
 def _face(op: str) -> Any:
     return import_module(f"vllm_eagle_pangu.kernels.{op}")
+
+
+def _function(op: str) -> Any:
+    return getattr(_face(op), _FUNCTIONS.get(op, op))
 
 
 def _module(op: str) -> Any:

@@ -6,9 +6,6 @@ layer's output before the final norm for i = number of layers), as in vLLM's Lla
 set, every call goes to vLLM's own code.
 """
 
-from __future__ import annotations
-
-from typing import TypeAlias
 from unittest.mock import patch
 
 import torch
@@ -19,20 +16,8 @@ from vllm.model_executor.models import openpangu
 from vllm.model_executor.models.interfaces import EagleModelMixin, SupportsEagle3
 from vllm.sequence import IntermediateTensors
 
-ModelOutput: TypeAlias = (
-    torch.Tensor | IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]
-)
 
-
-# Named dims instead of inference from annotations: those are strings in this file.
-@support_torch_compile(
-    dynamic_arg_dims={
-        "input_ids": 0,
-        "positions": 0,
-        "intermediate_tensors": 0,
-        "inputs_embeds": 0,
-    }
-)
+@support_torch_compile
 class TappedOpenPanguModel(openpangu.OpenPanguModel, EagleModelMixin):
     """`OpenPanguModel` that also returns the taps in `aux_hidden_state_layers`."""
 
@@ -45,7 +30,7 @@ class TappedOpenPanguModel(openpangu.OpenPanguModel, EagleModelMixin):
         intermediate_tensors: IntermediateTensors | None,
         # [N, hidden]
         inputs_embeds: torch.Tensor | None = None,
-    ) -> ModelOutput:
+    ) -> torch.Tensor | IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]:
         if not self.aux_hidden_state_layers:
             return super().forward(input_ids, positions, intermediate_tensors, inputs_embeds)
         assert get_pp_group().world_size == 1, "taps are not passed between pipeline stages"

@@ -7,8 +7,6 @@ configuration needs translating. With it transformers' `LlamaForCausalLM` trains
 an openPangu model without remote code.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ the same `config.json`, so no remote code need be trusted; a user who does pass
 `trust_remote_code=True` still gets the checkpoint's own. Without taps nothing else changes.
 """
 
-from __future__ import annotations
-
 from transformers import AutoConfig, LlamaConfig
 
 PANGU_ARCHITECTURE = "PanguEmbeddedForCausalLM"

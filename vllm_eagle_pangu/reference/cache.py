@@ -4,8 +4,6 @@
 Source: branch and commit cache manager of EAGLE-Pangu.
 """
 
-from __future__ import annotations
-
 import torch
 from transformers import DynamicCache
 

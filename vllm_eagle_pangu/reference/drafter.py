@@ -4,8 +4,6 @@
 The math is that of vLLM's `model_executor/models/llama_eagle3.py`; it reads the same folders.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Hugging Face target with EAGLE-3 taps."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -7,8 +7,6 @@ next draft step is fed the state *before* the final norm. It drafts from the tok
 frequent in the answers: with all, its output layer would dwarf it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +71,7 @@ class RolloutKeys:
     values: tuple[Tensor, ...] = ()
 
     @classmethod
-    def over(cls, document: Tensor) -> RolloutKeys:
+    def over(cls, document: Tensor) -> "RolloutKeys":
         """document: [B, A]; a row sees itself and those before it of the same document."""
         alien = document[:, :, None] != document[:, None, :]
         unseen = alien | torch.ones_like(alien).triu(1)

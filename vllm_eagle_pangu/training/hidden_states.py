@@ -8,8 +8,6 @@ speculators reads. `inputs.json` beside them names the taps, which no file does.
 batches of one shape, as a compiled step needs them, packed from answers of many lengths.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
@@ -181,7 +179,7 @@ class PackedBatch(NamedTuple):
     states: Tensor
     """[B, T, taps + 1, H] bfloat16: residual streams at the taps, and behind the last layer."""
 
-    def to(self, device: torch.device) -> PackedBatch:
+    def to(self, device: torch.device) -> "PackedBatch":
         return PackedBatch(*(part.to(device) for part in self))
 
 

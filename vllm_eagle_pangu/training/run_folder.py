@@ -3,8 +3,6 @@
 inputs; the processes of a torchrun, or the only one: who does what, and where they meet.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +32,7 @@ class Ranks:
 
     @classmethod
     @contextmanager
-    def joined(cls, device: str) -> Iterator[Ranks]:
+    def joined(cls, device: str) -> Iterator["Ranks"]:
         """Join the others, if this is a torchrun's process, and leave them at the end."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             yield cls()

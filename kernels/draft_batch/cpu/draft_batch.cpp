@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The drafter's input rows. All arrays are contiguous; B requests, N target rows, R
-// drafter rows: `rows` of the requests, then `mask_count` of each request.
+// The drafter's input rows. All arrays are contiguous; B requests, N target rows, R drafter rows.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +17,7 @@ struct Call {
   int64_t *tokens, *draft_positions, *hidden_rows, *slots;  // [R]
   int64_t *draft_start, *sample_rows;                     // [B+1], [B]
   int64_t requests, depth, path_columns, input_id_bytes, query_start_bytes;
-  int64_t rows, target_rows, mask_count, mask_token;
+  int64_t rows, target_rows;
 };
 
 void put(const Call& call, int64_t at, int64_t token, int64_t position, int64_t hidden_row,
@@ -34,9 +33,8 @@ int64_t integer(const void* array, int64_t bytes, int64_t index) {
   return static_cast<const int64_t*>(array)[index];
 }
 
-// D+1 drafter rows at `at`, of the target rows first .. first + last; returns the sample row's
-// position.
-int64_t tree_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
+// D+1 drafter rows at `at`, of the target rows first .. first + last.
+void tree_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
   const int64_t* rows = call.path_rows + b * call.path_columns;
   const int64_t* output = call.path_output + b * call.path_columns;
   int64_t length = call.path_length[b];
@@ -48,12 +46,10 @@ int64_t tree_request(const Call& call, int64_t b, int64_t first, int64_t last, i
         padded ? -1 : call.linear_slots[linear]);
   }
   call.sample_rows[b] = at + length;
-  return call.positions[first + std::min(length, last)];
 }
 
-// The target rows first .. first + last themselves, tokens shifted left by one; returns the sample
-// row's position, -1 if there is none.
-int64_t chain_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
+// The target rows first .. first + last themselves, tokens shifted left by one.
+void chain_request(const Call& call, int64_t b, int64_t first, int64_t last, int64_t at) {
   for (int64_t i = 0; i <= last; i++) {
     int64_t linear = first + i;
     int64_t token = i < last ? integer(call.input_ids, call.input_id_bytes, linear + 1)
@@ -61,14 +57,6 @@ int64_t chain_request(const Call& call, int64_t b, int64_t first, int64_t last, 
     put(call, at + i, token, call.positions[linear], linear, call.linear_slots[linear]);
   }
   call.sample_rows[b] = at + last;
-  return last < 0 ? -1 : call.positions[first + last];
-}
-
-// Behind position `sampled`, as if its request went on with mask tokens.
-void mask_request(const Call& call, int64_t b, int64_t sampled) {
-  for (int64_t j = 0; j < call.mask_count; j++) {
-    put(call, call.rows + b * call.mask_count + j, call.mask_token, sampled + 1 + j, 0, -1);
-  }
 }
 
 // N', or -1 if a request's rows are not among the `target_rows` or a tree lacks its root.
@@ -97,15 +85,13 @@ int32_t draft_batch(const Call* call) {
   for (int64_t b = 0; b < call->requests; b++) {
     int64_t end = integer(call->query_start, call->query_start_bytes, b + 1);
     call->draft_start[b] = at;
-    int64_t sampled;
     if (call->is_tree[b]) {
-      sampled = tree_request(*call, b, first, end - first - 1, at);
+      tree_request(*call, b, first, end - first - 1, at);
       at += call->depth + 1;
     } else {
-      sampled = chain_request(*call, b, first, end - first - 1, at);
+      chain_request(*call, b, first, end - first - 1, at);
       at += end - first;
     }
-    mask_request(*call, b, sampled);
     first = end;
   }
   call->draft_start[call->requests] = at;

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_map_only
 from vllm_eagle_pangu.kernels.kv_commit import commit_pages
 from vllm_eagle_pangu.kernels.kv_commit.cases import PagesCase, make_page_inputs
 from vllm_eagle_pangu.kernels.tree_attention import tree_attention
-from vllm_eagle_pangu.kernels.tree_attention.cases import verify_case
-from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE, npu_inputs
+from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
+from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE
 
 from .operator_calls import Call, Calls
 from .stand_ins import UndocumentedError
@@ -32,7 +32,7 @@ WRITES = {"npu": WRITE, "npu_a5": SCATTER}
 
 
 def attended(implementation: str) -> torch.Tensor:
-    inputs = npu_inputs(CASE)
+    inputs = make_inputs(CASE)
     tree_attention(**inputs, implementation=implementation)
     return inputs["output"]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows, MaskRows
-from vllm_eagle_pangu.kernels.indices import causal
+from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees
 
@@ -68,7 +67,6 @@ def run_draft_batch(
     linear_slots: torch.Tensor,
     depth: int,
     rows: int,
-    mask_rows: MaskRows | None = None,
     cores: int = 1,
     order: CoreOrder = range,
 ) -> DraftRows:
@@ -77,13 +75,11 @@ def run_draft_batch(
     Where `rows` are more than the batch has, those beyond are padding: zeros, and slot -1.
     """
     requests = is_tree.shape[0]
-    count = 0 if mask_rows is None else mask_rows.count
-    every = rows + requests * count
     outputs = {
-        "tokens": poisoned(every),
-        "positions": poisoned(every),
-        "hidden_rows": poisoned(every),
-        "slots": poisoned(every),
+        "tokens": poisoned(rows),
+        "positions": poisoned(rows),
+        "hidden_rows": poisoned(rows),
+        "slots": poisoned(rows),
         "query_start": poisoned(requests + 1),
         "sample_rows": poisoned(requests),
     }
@@ -93,8 +89,6 @@ def run_draft_batch(
         "draftRows": rows,
         "depth": depth,
         "pathColumns": paths.rows.shape[1],
-        "maskRows": count,
-        "maskToken": 0 if mask_rows is None else mask_rows.token,
         "inputIdBytes": input_ids.element_size(),
         "queryStartBytes": query_start.element_size(),
     }
@@ -110,8 +104,7 @@ def run_draft_batch(
         "linear_slots": linear_slots,
     }
     _run(kernel, shape, _arguments(inputs, outputs), cores, order)
-    visible = None if mask_rows is None else causal(count, is_tree.device)
-    return DraftRows(**outputs, mask_visible=visible)
+    return DraftRows(**outputs)
 
 
 def run_tree_build(

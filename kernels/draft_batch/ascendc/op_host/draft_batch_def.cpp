@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inputs, outputs and attributes of draft_batch:
-// B requests, N target rows, N' drafter rows, K mask rows per request behind them, P >= D + 1
-// columns; R = N' + B * K.
+// B requests, N target rows, N' drafter rows, P >= D + 1 columns.
 #include <utility>
 #include <vector>
 
@@ -23,15 +22,13 @@ class DraftBatch : public OpDef {
     Declare(this->Input("path_output"), ge::DT_INT64).AutoContiguous();  // [B, P]
     Declare(this->Input("next_tokens"), ge::DT_INT64).AutoContiguous();  // [B]
     Declare(this->Input("linear_slots"), ge::DT_INT64).AutoContiguous();  // [N]
-    for (const char* output : {"tokens", "draft_positions", "hidden_rows", "slots"}) {  // [R]
+    for (const char* output : {"tokens", "draft_positions", "hidden_rows", "slots"}) {  // [N']
       Declare(this->Output(output), ge::DT_INT64);
     }
     Declare(this->Output("draft_start"), ge::DT_INT64);  // [B + 1]
     Declare(this->Output("sample_rows"), ge::DT_INT64);  // [B]
     this->Attr("depth").AttrType(REQUIRED).Int();
     this->Attr("draft_rows").AttrType(REQUIRED).Int();  // N', which the host knows
-    this->Attr("mask_rows").AttrType(REQUIRED).Int();   // K, 0 for none
-    this->Attr("mask_token").AttrType(REQUIRED).Int();
 
     OpAICoreConfig config;
     config.DynamicCompileStaticFlag(true)

@@ -5,7 +5,7 @@
 namespace {
 
 constexpr size_t kIsTree = 3;     // input
-constexpr size_t kDraftRows = 1, kMaskRows = 2;  // attributes
+constexpr size_t kDraftRows = 1;  // attribute
 constexpr size_t kStart = 4, kSampleRows = 5, kOutputs = 6;  // outputs
 
 ge::graphStatus InferShape(gert::InferShapeContext* context) {
@@ -13,14 +13,13 @@ ge::graphStatus InferShape(gert::InferShapeContext* context) {
   const auto* attributes = context->GetAttrs();
   if (trees == nullptr || attributes == nullptr) return ge::GRAPH_FAILED;
   const int64_t* rows = attributes->GetAttrPointer<int64_t>(kDraftRows);
-  const int64_t* mask_rows = attributes->GetAttrPointer<int64_t>(kMaskRows);
-  if (rows == nullptr || mask_rows == nullptr) return ge::GRAPH_FAILED;
-  const int64_t requests = trees->GetDim(0), every = *rows + requests * *mask_rows;
+  if (rows == nullptr) return ge::GRAPH_FAILED;
+  const int64_t requests = trees->GetDim(0);
   for (size_t i = 0; i < kOutputs; i++) {
     gert::Shape* shape = context->GetOutputShape(i);
     if (shape == nullptr) return ge::GRAPH_FAILED;
     shape->SetDimNum(1);
-    shape->SetDim(0, i == kStart ? requests + 1 : i == kSampleRows ? requests : every);
+    shape->SetDim(0, i == kStart ? requests + 1 : i == kSampleRows ? requests : *rows);
   }
   return ge::GRAPH_SUCCESS;
 }

@@ -32,8 +32,6 @@ static bool ReadShape(gert::TilingContext* context, DraftBatchShape& shape) {
   shape.targetRows = Dimension(context->GetInputShape(kInputIds), 0, 1);
   shape.depth = *attributes->GetAttrPointer<int64_t>(0);
   shape.draftRows = *attributes->GetAttrPointer<int64_t>(1);
-  shape.maskRows = *attributes->GetAttrPointer<int64_t>(2);
-  shape.maskToken = *attributes->GetAttrPointer<int64_t>(3);
   shape.pathColumns = Dimension(context->GetInputShape(kPathRows), 1, 2);
   shape.inputIdBytes = IntegerBytes(context, kInputIds);
   shape.queryStartBytes = IntegerBytes(context, kQueryStart);

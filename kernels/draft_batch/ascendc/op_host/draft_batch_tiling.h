@@ -9,7 +9,6 @@
 
 struct DraftBatchShape {
   int64_t requests, targetRows, draftRows, depth, pathColumns;  // B, N, N', D, columns of a path
-  int64_t maskRows, maskToken;                                  // K, and what they hold
   int64_t inputIdBytes, queryStartBytes;                        // 4 or 8
   int64_t cores, unifiedBytes;                                  // of the device
 };
@@ -19,13 +18,6 @@ namespace draft_batch_op {
 constexpr int64_t kMaxRequests = 2048;
 constexpr int64_t kMaxRows = 1 << 20;
 constexpr int64_t kMaxDepth = 128;
-constexpr int64_t kMaxMaskRows = 128;
-constexpr int64_t kMaxToken = (1ll << 31) - 1;
-
-// N' + B * K.
-inline int64_t EveryRow(const DraftBatchShape& shape) {
-  return shape.draftRows + shape.requests * shape.maskRows;
-}
 
 inline int64_t RoundUp(int64_t bytes) { return (bytes + 31) / 32 * 32; }
 
@@ -61,15 +53,6 @@ inline const char* Check(const DraftBatchShape& shape) {
   if (shape.draftRows < 1 || shape.draftRows > kMaxRows) {
     return Refuse("N'", shape.draftRows, 1, kMaxRows);
   }
-  if (shape.maskRows < 0 || shape.maskRows > kMaxMaskRows) {
-    return Refuse("mask rows", shape.maskRows, 0, kMaxMaskRows);
-  }
-  if (shape.maskToken < 0 || shape.maskToken > kMaxToken) {
-    return Refuse("mask token", shape.maskToken, 0, kMaxToken);
-  }
-  if (EveryRow(shape) > kMaxRows) {
-    return Refuse("N' and mask rows", EveryRow(shape), 1, kMaxRows);
-  }
   if (shape.depth < 0 || shape.depth > kMaxDepth) return Refuse("D", shape.depth, 0, kMaxDepth);
   if (shape.pathColumns <= shape.depth || shape.pathColumns > kMaxRows) {
     return Refuse("path columns", shape.pathColumns, shape.depth + 1, kMaxRows);
@@ -90,20 +73,18 @@ inline const char* Check(const DraftBatchShape& shape) {
 inline const char* ComputeTiling(const DraftBatchShape& shape, DraftBatchTilingData& tiling) {
   using namespace draft_batch_op;
   if (const char* refusal = Check(shape)) return refusal;
-  const int64_t rows = Share(EveryRow(shape), shape.cores);
+  const int64_t rows = Share(shape.draftRows, shape.cores);
   const int64_t requests = Share(shape.requests + 1, shape.cores);
   const int64_t bytes = UnifiedBytes(shape, requests);
   if (bytes > shape.unifiedBytes) {
     return Refuse("unified buffer bytes", bytes, 0, shape.unifiedBytes);
   }
-  const int64_t row_cores = (EveryRow(shape) + rows - 1) / rows;
+  const int64_t row_cores = (shape.draftRows + rows - 1) / rows;
   const int64_t request_cores = (shape.requests + requests) / requests;
   tiling.coreCount = static_cast<uint32_t>(row_cores > request_cores ? row_cores : request_cores);
   tiling.requests = static_cast<uint32_t>(shape.requests);
   tiling.targetRows = static_cast<uint32_t>(shape.targetRows);
   tiling.draftRows = static_cast<uint32_t>(shape.draftRows);
-  tiling.maskRows = static_cast<uint32_t>(shape.maskRows);
-  tiling.maskToken = static_cast<uint32_t>(shape.maskToken);
   tiling.depth = static_cast<uint32_t>(shape.depth);
   tiling.pathColumns = static_cast<uint32_t>(shape.pathColumns);
   tiling.wideInputIds = shape.inputIdBytes == 8;

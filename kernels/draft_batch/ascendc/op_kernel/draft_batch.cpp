@@ -2,8 +2,7 @@
 // draft_batch: accepted tokens to the drafter's next input rows. See ../../reference.py.
 //
 // Requests are ragged, so cores own blocks of drafter rows, not requests: each core scans the
-// requests and writes the part of each that falls into its rows. Mask rows follow
-// those of all requests and are dealt out with them.
+// requests and writes the part of each that falls into its rows.
 #include "kernel_operator.h"
 #include "draft_batch_tiling_data.h"
 
@@ -94,11 +93,10 @@ class DraftBatch {
 
   __aicore__ inline void InitOutputs(GM_ADDR tokens, GM_ADDR draftPositions, GM_ADDR hiddenRows,
                                      GM_ADDR slots, GM_ADDR draftStart, GM_ADDR sampleRows) {
-    const uint32_t rows = tiling_.draftRows + tiling_.requests * tiling_.maskRows;
-    Bind(tokens_, tokens, rows);
-    Bind(draftPositions_, draftPositions, rows);
-    Bind(hiddenRows_, hiddenRows, rows);
-    Bind(slots_, slots, rows);
+    Bind(tokens_, tokens, tiling_.draftRows);
+    Bind(draftPositions_, draftPositions, tiling_.draftRows);
+    Bind(hiddenRows_, hiddenRows, tiling_.draftRows);
+    Bind(slots_, slots, tiling_.draftRows);
     Bind(draftStart_, draftStart, tiling_.requests + 1);
     Bind(sampleRows_, sampleRows, tiling_.requests);
   }
@@ -106,8 +104,7 @@ class DraftBatch {
   __aicore__ inline void Process() {
     LoadRequests();
     row_ = static_cast<uint32_t>(GetBlockIdx()) * tiling_.rowsPerCore;
-    const uint32_t end = row_ + tiling_.rowsPerCore;
-    rowEnd_ = Least(end, tiling_.draftRows);
+    rowEnd_ = Least(row_ + tiling_.rowsPerCore, tiling_.draftRows);
     // The core's entries of draftStart and sampleRows.
     const uint32_t own = static_cast<uint32_t>(GetBlockIdx()) * tiling_.requestsPerCore;
     int64_t at = 0;
@@ -123,8 +120,6 @@ class DraftBatch {
       at += drafts;
     }
     while (row_ < rowEnd_) Put(0, 0, 0, -1);
-    rowEnd_ = Least(end, tiling_.draftRows + tiling_.requests * tiling_.maskRows);
-    while (row_ < rowEnd_) MaskRows();
     Flush();
     StoreRequests(own, at);
   }
@@ -229,37 +224,6 @@ class DraftBatch {
       Put(token, positionLocal_.GetValue(i - part.i), part.first + i,
           slotLocal_.GetValue(i - part.i));
     }
-  }
-
-  // The next mask rows, of as many requests as the tile of positions has 32-byte blocks.
-  __aicore__ inline void MaskRows() {
-    const uint32_t at = row_ - tiling_.draftRows, first = at / tiling_.maskRows;
-    const uint32_t end = (rowEnd_ - tiling_.draftRows + tiling_.maskRows - 1) / tiling_.maskRows;
-    const uint32_t stop = Least(end, first + kTile / kBlock);
-    Sync<HardEvent::S_MTE2>();
-    for (uint32_t b = first; b < stop; b++) {
-      const int64_t sampled = SampledRow(b);
-      if (sampled >= 0) Load(positionLocal_[(b - first) * kBlock], positions_[sampled], 1);
-    }
-    Sync<HardEvent::MTE2_S>();
-    for (uint32_t b = first; b < stop; b++) {
-      // A request without a sample row has an empty prefix.
-      const int64_t prefix =
-          SampledRow(b) < 0 ? 0 : positionLocal_.GetValue((b - first) * kBlock) + 1;
-      for (uint32_t j = b == first ? at % tiling_.maskRows : 0;
-           j < tiling_.maskRows && row_ < rowEnd_; j++) {
-        Put(tiling_.maskToken, prefix + j, 0, -1);
-      }
-    }
-  }
-
-  // The target row at the position of request b's sample row; -1 without one.
-  __aicore__ inline int64_t SampledRow(uint32_t b) const {
-    const int64_t first = queryStart_.At(b), count = queryStart_.At(b + 1) - first;
-    if (first < 0 || count < 1 || first + count > tiling_.targetRows) return -1;
-    if (isTreeLocal_.GetValue(b) == 0) return first + count - 1;
-    const int64_t length = LeastOf(lengthLocal_.GetValue(b), count - 1);
-    return first + (length > 0 ? length : 0);
   }
 
   __aicore__ inline void LoadLinear(int64_t row, uint32_t rows) {

@@ -16,12 +16,10 @@ struct DraftBatchTilingData {
   uint32_t requests;         // B
   uint32_t targetRows;       // N
   uint32_t draftRows;        // N', or more: rows beyond the batch become padding
-  uint32_t maskRows;         // per request, behind the N' rows
-  uint32_t maskToken;
   uint32_t depth;            // D
   uint32_t pathColumns;      // at least D + 1
   uint32_t wideInputIds;     // int64 instead of int32
   uint32_t wideQueryStart;   // int64 instead of int32
-  uint32_t rowsPerCore;      // of all rows, whole blocks
+  uint32_t rowsPerCore;      // of the N' rows, whole blocks
   uint32_t requestsPerCore;  // of the B + 1 starts, whole blocks
 };
