@@ -17,7 +17,7 @@ from vllm_eagle_pangu.core.policy import FixedShape
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.accept import accept
 from vllm_eagle_pangu.step.commit import commit
-from vllm_eagle_pangu.step.extend import Extended, extension_of, rows_of
+from vllm_eagle_pangu.step.extend import Extended, extension_of
 from vllm_eagle_pangu.step.grow import grow_shape
 from vllm_eagle_pangu.step.head import Limits
 from vllm_eagle_pangu.step.place import PendingTree, Placed, ScheduledTree, place
@@ -53,9 +53,7 @@ def warm_up(runner: "TreeRunnerMixin") -> None:
         drawn = torch.zeros(batch * rows, dtype=torch.long, device=runner.device)
         accepted = accept(placed, drawn, limits.depth, ops)
         commit(accepted, runner.pages, ops)
-        every = list(range(batch))
-        extend_rows, query_start = rows_of(accepted, every, head.group, limits, ops)
-        extension = extension_of(accepted, every, extend_rows, query_start, head.group, limits)
+        extension = extension_of(accepted, range(batch), head.group, limits, ops)
         head.run(
             extension.rows.tokens,
             extension.rows.positions,
