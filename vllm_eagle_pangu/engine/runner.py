@@ -27,7 +27,7 @@ from vllm_eagle_pangu.engine.forward_profile import forward_seconds
 from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
-from vllm_eagle_pangu.engine.sampling import TreeLinks, draw, rows_at_a_time
+from vllm_eagle_pangu.engine.sampling import draw
 from vllm_eagle_pangu.engine.step_memory import ScratchSize, StepMemory
 from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
@@ -58,6 +58,10 @@ else:
     GPUModelRunner = object
 
 logger = init_logger(f"vllm.{__name__}")
+# Rows x vocabulary that one call of the sampler may hold however few requests vLLM was told of:
+# 32 MB a float32 copy, against a call (0.1 ms) more for every few rows.
+HOLD = 2**23
+
 
 Output = TypeVar("Output")
 
@@ -315,8 +319,8 @@ class TreeRunnerMixin(GPUModelRunner):
             output = self.sampler(logits=logits, sampling_metadata=params.by_request())
             self.in_flight = self.step.after(placed, output.sampled_token_ids[:, 0].long())
         else:
-            counts, links = placed.logit_counts, lambda: links_of(placed)
-            draws = draw(self.sampler, logits, params, counts, links, self._rows_per_draw())
+            counts, most = placed.logit_counts, self._rows_per_draw()
+            draws = draw(self.sampler, logits, params, counts, placed.trees, most)
             accepted = self.step.after(placed, draws.tokens)
             output = SamplerOutput(
                 # vLLM's form: `[B, D+1]` token ids, left-aligned, -1 padded.
@@ -328,7 +332,8 @@ class TreeRunnerMixin(GPUModelRunner):
         return output
 
     def _rows_per_draw(self) -> int:
-        return rows_at_a_time(self.max_num_reqs, self.model_config.get_vocab_size())
+        """The most of one call of the sampler; `_dummy_sampler_run` shows vLLM that many."""
+        return max(self.max_num_reqs, HOLD // self.model_config.get_vocab_size())
 
     def _input_fits_in_drafter(self, common_attn_metadata: "CommonAttentionMetadata") -> bool:
         """Always: the drafter leaves out single requests, where vLLM leaves out the batch."""
@@ -368,14 +373,3 @@ class TreeRunnerMixin(GPUModelRunner):
                 pending = PendingTree(trees.tree, row, len(tokens[request]), trees.shape)
                 self.trees[self.input_batch.req_ids[request]] = pending
         return tokens
-
-
-def links_of(placed: Placed) -> dict[int, TreeLinks]:
-    """By request of the batch, its tree's valid rows on the host; waits for the device."""
-    trees = placed.trees
-    assert trees is not None
-    rows = zip(trees.tree.tokens.tolist(), trees.tree.parent.tolist(), strict=True)
-    return {
-        tree.request: TreeLinks(tokens[: nodes + 1], parent[: nodes + 1])
-        for tree, nodes, (tokens, parent) in zip(trees.scheduled, trees.nodes, rows, strict=True)
-    }
