@@ -20,7 +20,6 @@ from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds
@@ -28,7 +27,7 @@ from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
 from vllm_eagle_pangu.engine.sampling import draw
-from vllm_eagle_pangu.engine.step_memory import ScratchSize, StepMemory
+from vllm_eagle_pangu.engine.step_memory import StepMemory
 from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.env import forced_eager_attention
@@ -58,10 +57,10 @@ else:
     GPUModelRunner = object
 
 logger = init_logger(f"vllm.{__name__}")
+
 # Rows x vocabulary that one call of the sampler may hold however few requests vLLM was told of:
 # 32 MB a float32 copy, against a call (0.1 ms) more for every few rows.
 HOLD = 2**23
-
 
 Output = TypeVar("Output")
 
@@ -149,14 +148,14 @@ class TreeRunnerMixin(GPUModelRunner):
         """Before vLLM's memory profile, which gives what is left to the KV cache."""
         rows = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
         target, head = self._target_layers().values(), self.draft_head
-        for layer in target:
-            layer.impl.scratch = LayerScratch.empty(layer, rows, self.device)
-        head.allocate_scratch(self.max_num_reqs * limits.scratch_rows, self.device)
-        for layer in self._attention_layers().values():
-            layer.impl.attend = self.ops.tree_attention
+        of_head = self.max_num_reqs * limits.scratch_rows
+        for layers, count in ((target, rows), (head.layers, of_head)):
+            for layer in layers:
+                layer.impl.scratch = LayerScratch.empty(layer, count, self.device)
+                layer.impl.attend = self.ops.tree_attention
         memory = StepMemory(
-            target=ScratchSize.of(target),
-            drafter=ScratchSize.of(head.layers),
+            target=[layer.impl.scratch for layer in target],
+            drafter=[layer.impl.scratch for layer in head.layers],
             target_logits=(rows, self.model_config.get_vocab_size()),
             head_logits=(
                 self.max_num_reqs * limits.width,
@@ -188,8 +187,7 @@ class TreeRunnerMixin(GPUModelRunner):
         """Before vLLM frees or replaces its KV cache: our views would keep the memory."""
         self.pages.forget()
         for layer in self._attention_layers().values():
-            if isinstance(layer.impl, TreeAttentionMixin):
-                layer.impl.forget_pages()
+            layer.impl.forget_pages()
 
     def tabulate_commits(self) -> None:
         """What one launch commits; nothing where layers write by themselves."""
@@ -201,7 +199,7 @@ class TreeRunnerMixin(GPUModelRunner):
         policy = self.step.policy
         if not isinstance(policy, AdaptiveShapes):
             return
-        most = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
+        most, _ = self.step_memory.target_logits
         for rows, seconds in forward_seconds(self, most).items():
             policy.costs.expect(rows, seconds)
         first, row = 1e3 * policy.costs.forward.each[:2]
@@ -211,8 +209,8 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """vLLM's profile sees a step's largest call of the sampler, beside the logits it keeps."""
-        most = min(self._rows_per_draw(), self.max_num_reqs * (self.num_spec_tokens + 1))
-        rows = max(hidden_states.shape[0], min(most, self.max_num_tokens))
+        most, _ = self.step_memory.target_logits
+        rows = max(hidden_states.shape[0], min(most, self._rows_per_draw()))
         logits = self.step_memory.logits(self.device)
         # vLLM draws states of its own; it takes the shape from these.
         states = hidden_states.new_empty(rows, hidden_states.shape[1])

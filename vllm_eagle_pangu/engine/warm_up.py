@@ -74,9 +74,8 @@ def batch_sizes(most: int) -> Iterator[int]:
 
 def _states(runner: "TreeRunnerMixin", rows: int) -> torch.Tensor:
     """`[rows, H]` of the head."""
-    return torch.zeros(
-        rows, runner.draft_head.hidden_size, dtype=runner.dtype, device=runner.device
-    )
+    shape = (rows, runner.drafter.hidden_size)
+    return torch.zeros(shape, dtype=runner.dtype, device=runner.device)
 
 
 def _extended(runner: "TreeRunnerMixin", batch: int) -> Extended:
