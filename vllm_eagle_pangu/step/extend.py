@@ -2,7 +2,7 @@
 """Extend: the head's K/V by the tokens that the step committed, and the roots of the next trees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
@@ -219,7 +219,7 @@ def extension_of(
         rows = _of_requests(rows, query_start, requests)
         query_start = np.concatenate(([0], np.diff(query_start)[requests].cumsum()))
     # Rows past the head's last position feed no draft; their rotary position must exist.
-    rows = replace(rows, positions=rows.positions.clamp(max=limits.max_len - 1))
+    rows.positions = rows.positions.clamp(max=limits.max_len - 1)
     return Extension(accepted, requests, rows, query_start, group, limits)
 
 
