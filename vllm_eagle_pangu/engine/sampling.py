@@ -21,19 +21,6 @@ WALK_FROM = 2**21
 
 
 @dataclass(frozen=True)
-class TreeLinks:
-    """The scheduled rows of one tree, as the walk on the host needs them; the root is row 0."""
-
-    tokens: list[int]
-    parent: list[int]
-
-    def child(self, row: int, token: int) -> int | None:
-        """The lowest child of `row` that carries `token`."""
-        nodes = range(1, len(self.tokens))
-        return next((n for n in nodes if self.parent[n] == row and self.tokens[n] == token), None)
-
-
-@dataclass(frozen=True)
 class Draws:
     """Target draws at the rows of logits, R of them.
 
@@ -165,8 +152,7 @@ def _draw_along_walks(
         following: dict[int, int] = {}
         if not links.keys().isdisjoint(standing):
             for request, token in zip(standing, wait_for(calls[-1].tokens), strict=True):
-                tree = links.get(request)
-                child = None if tree is None else tree.child(standing[request], token)
+                child = links.get(request, {}).get((standing[request], token))
                 if child is not None:
                     following[request] = child
                     paths[request].append(token)
@@ -174,13 +160,14 @@ def _draw_along_walks(
     return calls
 
 
-def links_of(trees: PlacedTrees) -> dict[int, TreeLinks]:
-    """By request of the batch, its tree's valid rows on the host; waits for the device."""
+def links_of(trees: PlacedTrees) -> dict[int, dict[tuple[int, int], int]]:
+    """By request of the batch, then by a row of its tree and a token, the lowest child of the row
+    that carries the token; waits for the device."""
+    links = {}
     rows = zip(trees.tree.tokens.tolist(), trees.tree.parent.tolist(), strict=True)
-    return {
-        tree.request: TreeLinks(tokens[: nodes + 1], parent[: nodes + 1])
-        for tree, nodes, (tokens, parent) in zip(trees.scheduled, trees.nodes, rows, strict=True)
-    }
+    for tree, nodes, (tokens, parent) in zip(trees.scheduled, trees.nodes, rows, strict=True):
+        links[tree.request] = {(parent[n], tokens[n]): n for n in range(nodes, 0, -1)}
+    return links
 
 
 def wait_for(tokens: torch.Tensor) -> list[int]:
