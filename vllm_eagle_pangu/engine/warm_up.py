@@ -6,7 +6,6 @@ a form that was not launched here would be compiled while requests wait. What de
 our kernels is the batch's size and nothing else that a request could change.
 """
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -63,13 +62,9 @@ def warm_up(runner: "TreeRunnerMixin") -> None:
         )
 
 
-def batch_sizes(most: int) -> Iterator[int]:
+def batch_sizes(most: int) -> list[int]:
     """Powers of two, to which kernels round a batch up, and `most`, which the last one exceeds."""
-    size = 1
-    while size < most:
-        yield size
-        size *= 2
-    yield most
+    return [*(1 << power for power in range((most - 1).bit_length())), most]
 
 
 def _states(runner: "TreeRunnerMixin", rows: int) -> torch.Tensor:
