@@ -230,7 +230,7 @@ def test_only_requests_that_follow_their_path_go_level_by_level(
         with monkeypatch.context() as patch, torch.no_grad(), PretendDevice():
             move_to_device(trees.runner, patch)
             patch.setattr(sampling, "wait_for", wait_for)
-            patch.setattr(engine_runner, "links_of", freely(engine_runner.links_of))
+            patch.setattr(sampling, "links_of", freely(sampling.links_of))
             # Several calls of the sampler where trees are drawn at every row.
             patch.setattr(trees.runner, "_rows_per_draw", lambda: 7)
             got = texts()

@@ -7,19 +7,9 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
 
-__all__ = ["LENGTH", "AcceptedPaths", "check_paths", "path_invariants"]
+__all__ = ["LENGTH", "AcceptedPaths", "path_invariants"]
 
 LENGTH = "path: its length is 0 to D"
-
-
-def check_paths(paths: AcceptedPaths, tree: TreeBatch, draws: torch.Tensor) -> None:
-    """Assert that `paths` are those of `tree` along `draws: [B, R] int64`; syncs with the device.
-
-    Raises:
-        AssertionError: names the invariant that does not hold.
-    """
-    for invariant, held in path_invariants(paths, tree, draws).items():
-        assert bool(held.all()), invariant
 
 
 def path_invariants(

@@ -35,12 +35,13 @@ class TreeAttentionMixin(AttentionImpl):
     """Per layer: the platform's attention, tree attention, and the layer's scratch K/V."""
 
     scale: float
+    # The runner gives each layer its own, once the model is loaded.
+    scratch: LayerScratch
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         refuse_unsupported_scores(self)
         self.window = _window(self)
-        self.scratch: LayerScratch | None = None
         # The runner binds the one that the engine chose.
         self.attend: Callable[..., None] = tree_attention
         self._pages: tuple[int, PagedKV] | None = None

@@ -64,18 +64,10 @@ class TreeCPUAttentionImpl(TreeAttentionMixin, CPUAttentionBackendImpl):
         if layer.isa == AMX:
             return PagedKV.of_amx_tiles(kv_cache)
         blocks, heads, block_size, width = kv_cache.shape
-        head_size = width // 2
-        assert kv_cache.stride(2) == width and kv_cache.stride(3) == 1, kv_cache.stride()
-        block_stride, head_stride = kv_cache.stride(0), kv_cache.stride(1)
-        shape = (blocks, heads, block_size, head_size)
-        offset = kv_cache.storage_offset()
+        key, value = kv_cache.view(blocks, heads, 2, -1).unbind(2)
         return PagedKV(
-            key=kv_cache.as_strided(shape, (block_stride, head_stride, 1, block_size), offset),
-            value=kv_cache.as_strided(
-                shape,
-                (block_stride, head_stride, head_size, 1),
-                offset + block_size * head_size,
-            ),
+            key=key.unflatten(2, (width // 2, block_size)).transpose(2, 3),
+            value=value.unflatten(2, (block_size, width // 2)),
         )
 
 

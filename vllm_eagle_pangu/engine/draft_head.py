@@ -17,7 +17,7 @@ from vllm_eagle_pangu.engine.head_pass import HeadPass, TreeOnlyMetadata, head_p
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.extend import Extension
 from vllm_eagle_pangu.step.head import States
-from vllm_eagle_pangu.step.rows import LayerScratch, TreeRows
+from vllm_eagle_pangu.step.rows import TreeRows
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
@@ -49,17 +49,6 @@ class DraftHead:
         """See `Head`; known once the KV cache is there."""
         layer = self.layers[0]
         return layer.impl.pages(layer, layer.kv_cache).shape[2]
-
-    @property
-    def hidden_size(self) -> int:
-        """H."""
-        draft = self.proposer.vllm_config.speculative_config.draft_model_config
-        return draft.get_hidden_size()
-
-    def allocate_scratch(self, rows: int, device: torch.device) -> None:
-        """Room for `rows` rows of trees in each layer."""
-        for layer in self.layers:
-            layer.impl.scratch = LayerScratch.empty(layer, rows, device)
 
     @property
     def rowwise(self) -> bool:

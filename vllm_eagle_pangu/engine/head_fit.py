@@ -35,14 +35,13 @@ def check_head(vllm_config: "VllmConfig", tree: TreeConfig) -> None:
             'set "model" in speculative_config to such a head',
         )
     check_layers(vllm_config)
-    _check_sizes(head, target)
-    _check_width(head, tree)
+    _check_sizes(head, target, tree.tree_width)
     taps = _check_taps(head, head_class, target)
     _check_weights(Path(draft.model).expanduser(), head, target, len(taps))
     warn_of_short_head(vllm_config)
 
 
-def _check_sizes(head: "PretrainedConfig", target: "ModelConfig") -> None:
+def _check_sizes(head: "PretrainedConfig", target: "ModelConfig", tree_width: int) -> None:
     hidden = getattr(head, "target_hidden_size", None) or head.hidden_size
     if hidden != target.get_hidden_size():
         raise refusal(
@@ -65,13 +64,10 @@ def _check_sizes(head: "PretrainedConfig", target: "ModelConfig") -> None:
             f"the draft vocabulary is larger than vocab_size={head.vocab_size}",
             "mend the head's config.json",
         )
-
-
-def _check_width(head: "PretrainedConfig", tree: TreeConfig) -> None:
-    if tree.tree_width > _draft_vocabulary(head):
+    if tree_width > _draft_vocabulary(head):
         raise refusal(
             "tree_width",
-            tree.tree_width,
+            tree_width,
             f"the head's draft vocabulary has {_draft_vocabulary(head)} tokens",
             f'set "tree_width" to {_draft_vocabulary(head)} or less',
         )

@@ -26,14 +26,11 @@ def check_folder(model: str) -> None:
         raise refusal("model", model, "the folder has no config.json", _MEND)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # The speculators format names its architecture elsewhere; vLLM translates it.
-    if "speculators_config" not in config:
-        _check_architectures(model, config.get("architectures") or [])
-
-
-def _check_architectures(model: str, architectures: list[str]) -> None:
+    if "speculators_config" in config:
+        return
     from vllm import ModelRegistry
 
-    known = ModelRegistry.get_supported_archs()
+    known, architectures = ModelRegistry.get_supported_archs(), config.get("architectures") or []
     if not any(_as_eagle3(name) in known for name in architectures):
         raise refusal(
             "architectures",

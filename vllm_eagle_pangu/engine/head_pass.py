@@ -118,12 +118,16 @@ class HeadPass(Pass):
         slots: torch.Tensor | None,
     ) -> States:
         """See `Pass`."""
-        layer = self.layer
         x, normed = self._inputs(tokens, hidden)
         residual = normed.clone() if self.norm_before_residual else hidden
-        attended = self._attend(x, positions, metadata, slots)
-        x = _linear(self.attention.o_proj, attended)
-        _add_norm(x, residual, layer.post_attention_layernorm)
+        query, key, value = self._projected(x, positions)
+        layer = self.attention.attn
+        if slots is not None:
+            layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
+        attended = x.new_empty(query.shape)
+        layer.impl.forward(layer, query, key, value, layer.kv_cache, metadata, attended)
+        x = _linear(self.attention.o_proj, attended.view(x.shape[0], -1))
+        _add_norm(x, residual, self.layer.post_attention_layernorm)
         gate_up = _linear(self.mlp.gate_up_proj, x)
         gated = torch.empty_like(gate_up[:, : gate_up.shape[1] // 2])
         torch.ops._C.silu_and_mul(gated, gate_up)
@@ -163,21 +167,6 @@ class HeadPass(Pass):
         ops.rotary_embedding(positions, query, key, head_size, cos_sin, is_neox)
         shape = (x.shape[0], -1, attention.attn.head_size)
         return query.view(shape), key.view(shape), value.view(shape)
-
-    def _attend(
-        self,
-        x: torch.Tensor,
-        positions: torch.Tensor,
-        metadata: "AttentionMetadata | TreeOnlyMetadata",
-        slots: torch.Tensor | None,
-    ) -> torch.Tensor:
-        layer = self.attention.attn
-        query, key, value = self._projected(x, positions)
-        if slots is not None:
-            layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
-        output = x.new_empty(query.shape)
-        layer.impl.forward(layer, query, key, value, layer.kv_cache, metadata, output)
-        return output.view(x.shape[0], -1)
 
 
 def _is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:

@@ -22,15 +22,14 @@ from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds
 from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
 from vllm_eagle_pangu.engine.page_proof import require_readable_pages
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
-from vllm_eagle_pangu.engine.sampling import TreeLinks, draw, rows_at_a_time
-from vllm_eagle_pangu.engine.step_memory import ScratchSize, StepMemory
+from vllm_eagle_pangu.engine.sampling import draw
+from vllm_eagle_pangu.engine.step_memory import StepMemory
 from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.env import forced_eager_attention
@@ -60,6 +59,10 @@ else:
     GPUModelRunner = object
 
 logger = init_logger(f"vllm.{__name__}")
+
+# Rows x vocabulary that one call of the sampler may hold however few requests vLLM was told of:
+# 32 MB a float32 copy, against a call (0.1 ms) more for every few rows.
+HOLD = 2**23
 
 Output = TypeVar("Output")
 
@@ -158,14 +161,14 @@ class TreeRunnerMixin(GPUModelRunner):
         """Before vLLM's memory profile, which gives what is left to the KV cache."""
         rows = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
         target, head = self._target_layers().values(), self.draft_head
-        for layer in target:
-            layer.impl.scratch = LayerScratch.empty(layer, rows, self.device)
-        head.allocate_scratch(self.max_num_reqs * limits.scratch_rows, self.device)
-        for layer in self._attention_layers().values():
-            layer.impl.attend = self.ops.tree_attention
+        of_head = self.max_num_reqs * limits.scratch_rows
+        for layers, count in ((target, rows), (head.layers, of_head)):
+            for layer in layers:
+                layer.impl.scratch = LayerScratch.empty(layer, count, self.device)
+                layer.impl.attend = self.ops.tree_attention
         memory = StepMemory(
-            target=ScratchSize.of(target),
-            drafter=ScratchSize.of(head.layers),
+            target=[layer.impl.scratch for layer in target],
+            drafter=[layer.impl.scratch for layer in head.layers],
             target_logits=(rows, self.model_config.get_vocab_size()),
             head_logits=(
                 self.max_num_reqs * limits.width,
@@ -197,8 +200,7 @@ class TreeRunnerMixin(GPUModelRunner):
         """Before vLLM frees or replaces its KV cache: our views would keep the memory."""
         self.pages.forget()
         for layer in self._attention_layers().values():
-            if isinstance(layer.impl, TreeAttentionMixin):
-                layer.impl.forget_pages()
+            layer.impl.forget_pages()
 
     def tabulate_commits(self) -> None:
         """What one launch commits; nothing where layers write by themselves."""
@@ -210,7 +212,7 @@ class TreeRunnerMixin(GPUModelRunner):
         policy = self.step.policy
         if not isinstance(policy, AdaptiveShapes):
             return
-        most = min(self.max_num_reqs * (self.num_spec_tokens + 1), self.max_num_tokens)
+        most, _ = self.step_memory.target_logits
         for rows, seconds in forward_seconds(self, most).items():
             policy.costs.expect(rows, seconds)
         first, row = 1e3 * policy.costs.forward.each[:2]
@@ -220,8 +222,8 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """vLLM's profile sees a step's largest call of the sampler, beside the logits it keeps."""
-        most = min(self._rows_per_draw(), self.max_num_reqs * (self.num_spec_tokens + 1))
-        rows = max(hidden_states.shape[0], min(most, self.max_num_tokens))
+        most, _ = self.step_memory.target_logits
+        rows = max(hidden_states.shape[0], min(most, self._rows_per_draw()))
         logits = self.step_memory.logits(self.device)
         # vLLM draws states of its own; it takes the shape from these.
         states = hidden_states.new_empty(rows, hidden_states.shape[1])
@@ -347,8 +349,8 @@ class TreeRunnerMixin(GPUModelRunner):
             output = self.sampler(logits=logits, sampling_metadata=params.by_request())
             self.in_flight = self.step.after(placed, output.sampled_token_ids[:, 0].long())
         else:
-            counts, links = placed.logit_counts, lambda: links_of(placed)
-            draws = draw(self.sampler, logits, params, counts, links, self._rows_per_draw())
+            counts, most = placed.logit_counts, self._rows_per_draw()
+            draws = draw(self.sampler, logits, params, counts, placed.trees, most)
             accepted = self.step.after(placed, draws.tokens)
             output = SamplerOutput(
                 # vLLM's form: `[B, D+1]` token ids, left-aligned, -1 padded.
@@ -360,7 +362,8 @@ class TreeRunnerMixin(GPUModelRunner):
         return output
 
     def _rows_per_draw(self) -> int:
-        return rows_at_a_time(self.max_num_reqs, self.model_config.get_vocab_size())
+        """The most of one call of the sampler; `_dummy_sampler_run` shows vLLM that many."""
+        return max(self.max_num_reqs, HOLD // self.model_config.get_vocab_size())
 
     def _input_fits_in_drafter(self, common_attn_metadata: "CommonAttentionMetadata") -> bool:
         """Always: the drafter leaves out single requests, where vLLM leaves out the batch."""
@@ -407,14 +410,3 @@ class TreeRunnerMixin(GPUModelRunner):
                 pending = PendingTree(trees.tree, row, len(tokens[request]), trees.shape)
                 self.trees[self.input_batch.req_ids[request]] = pending
         return tokens
-
-
-def links_of(placed: Placed) -> dict[int, TreeLinks]:
-    """By request of the batch, its tree's valid rows on the host; waits for the device."""
-    trees = placed.trees
-    assert trees is not None
-    rows = zip(trees.tree.tokens.tolist(), trees.tree.parent.tolist(), strict=True)
-    return {
-        tree.request: TreeLinks(tokens[: nodes + 1], parent[: nodes + 1])
-        for tree, nodes, (tokens, parent) in zip(trees.scheduled, trees.nodes, rows, strict=True)
-    }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target draws at tree rows with vLLM's own sampler, under each request's own parameters."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -13,31 +13,11 @@ from vllm.v1.sample.sampler import Sampler
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
 from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.step.place import PlacedTrees
 
 # Rows x vocabulary from which on greedy draws on CPU follow the walk: a level costs about 0.2 ms
 # of calls, a million logits about 1 ms, and the walk reads one row of a tree per level.
 WALK_FROM = 2**21
-# Rows x vocabulary that one call of the sampler may hold however few requests vLLM was told of:
-# 32 MB a float32 copy, against a call (0.1 ms) more for every few rows.
-HOLD = 2**23
-
-
-def rows_at_a_time(requests: int, vocabulary: int) -> int:
-    """The most rows of one call of the sampler; `_dummy_sampler_run` shows vLLM that many."""
-    return max(requests, HOLD // vocabulary)
-
-
-@dataclass(frozen=True)
-class TreeLinks:
-    """The scheduled rows of one tree, as the walk on the host needs them; the root is row 0."""
-
-    tokens: list[int]
-    parent: list[int]
-
-    def child(self, row: int, token: int) -> int | None:
-        """The lowest child of `row` that carries `token`."""
-        nodes = range(1, len(self.tokens))
-        return next((n for n in nodes if self.parent[n] == row and self.tokens[n] == token), None)
 
 
 @dataclass(frozen=True)
@@ -102,7 +82,7 @@ def draw(
     logits: torch.Tensor,  # [R, V], the rows of a request together: root, then its nodes
     params: RequestSampling,
     counts: Sequence[int],  # rows per request
-    links: Callable[[], Mapping[int, TreeLinks]],  # by request; those without have one row
+    trees: PlacedTrees,  # requests without one have one row
     most_rows: int,  # of one call of the sampler; at least one per request
 ) -> Draws:
     """Draw from the target's distribution at every row that the walk can come to.
@@ -117,7 +97,7 @@ def draw(
     walking = _walkers(params, counts, logits)
     calls = _draw_everywhere(rows, first_row, set(walking), most_rows)
     if walking:
-        calls += _draw_along_walks(rows, first_row, walking, links)
+        calls += _draw_along_walks(rows, first_row, walking, trees)
     return _gathered(calls, logits)
 
 
@@ -153,17 +133,14 @@ def _draw_everywhere(
 
 
 def _draw_along_walks(
-    rows: _Rows,
-    first_row: list[int],
-    requests: list[int],
-    links: Callable[[], Mapping[int, TreeLinks]],
+    rows: _Rows, first_row: list[int], requests: list[int], trees: PlacedTrees
 ) -> list[_Call]:
     calls: list[_Call] = []
     paths: dict[int, list[int]] = {request: [] for request in requests}
     # Tree row where each walk stands; requests whose walk has ended leave.
     standing = dict.fromkeys(requests, 0)
     with_tree = [r for r in requests if first_row[r + 1] - first_row[r] > 1]
-    trees = links() if with_tree else {}
+    links = links_of(trees) if with_tree else {}
     while standing:
         calls.append(
             rows.draw(
@@ -173,15 +150,24 @@ def _draw_along_walks(
             )
         )
         following: dict[int, int] = {}
-        if not trees.keys().isdisjoint(standing):
+        if not links.keys().isdisjoint(standing):
             for request, token in zip(standing, wait_for(calls[-1].tokens), strict=True):
-                tree = trees.get(request)
-                child = None if tree is None else tree.child(standing[request], token)
+                child = links.get(request, {}).get((standing[request], token))
                 if child is not None:
                     following[request] = child
                     paths[request].append(token)
         standing = following
     return calls
+
+
+def links_of(trees: PlacedTrees) -> dict[int, dict[tuple[int, int], int]]:
+    """By request of the batch, then by a row of its tree and a token, the lowest child of the row
+    that carries the token; waits for the device."""
+    links = {}
+    rows = zip(trees.tree.tokens.tolist(), trees.tree.parent.tolist(), strict=True)
+    for tree, nodes, (tokens, parent) in zip(trees.scheduled, trees.nodes, rows, strict=True):
+        links[tree.request] = {(parent[n], tokens[n]): n for n in range(nodes, 0, -1)}
+    return links
 
 
 def wait_for(tokens: torch.Tensor) -> list[int]:

@@ -4,15 +4,13 @@
 The masks of a step and the candidates of its trees are not counted: a few KiB per request.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from vllm.logger import init_logger
 
-if TYPE_CHECKING:
-    from vllm.model_executor.layers.attention import Attention
+from vllm_eagle_pangu.step.rows import LayerScratch
 
 # A child of vLLM's logger, which has the handlers and the level that the user chose.
 logger = init_logger(f"vllm.{__name__}")
@@ -21,39 +19,22 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class ScratchSize:
-    """Rows of K/V scratch in each of some layers, and the bytes of all of them."""
-
-    rows: int
-    layers: int
-    nbytes: int
-
-    @classmethod
-    def of(cls, layers: Iterable["Attention"]) -> "ScratchSize":
-        """Of attention layers whose impl is ours; all have as many rows."""
-        scratches = [layer.impl.scratch for layer in layers]
-        return cls(scratches[0].key.shape[0], len(scratches), sum(s.nbytes for s in scratches))
-
-    def __str__(self) -> str:
-        return f"{self.nbytes / MIB:.1f} MiB ({self.rows} rows in each of {self.layers} layers)"
-
-
-@dataclass(frozen=True)
 class StepMemory:
     """K/V scratch, held for as long as the engine lives, and the most logits of one step.
 
-    `target_logits`, `head_logits`: rows, vocabulary.
+    `target`, `drafter`: by layer, all with as many rows. `target_logits`, `head_logits`: rows,
+    vocabulary.
     """
 
-    target: ScratchSize
-    drafter: ScratchSize
+    target: Sequence[LayerScratch]
+    drafter: Sequence[LayerScratch]
     target_logits: tuple[int, int]
     head_logits: tuple[int, int]
     dtype: torch.dtype
 
     @property
     def scratch_bytes(self) -> int:
-        return self.target.nbytes + self.drafter.nbytes
+        return sum(scratch.nbytes for scratch in (*self.target, *self.drafter))
 
     def logits(self, device: torch.device) -> list[torch.Tensor]:
         """As much memory as the logits that live at a step's peak: the head's beside the target's.
@@ -74,8 +55,8 @@ class StepMemory:
             "eagle_pangu: K/V scratch of trees, %s: target %s, drafter %s; "
             "logits of a step: at most %s of the target, %s of the head",
             budget,
-            self.target,
-            self.drafter,
+            _scratch_size(self.target),
+            _scratch_size(self.drafter),
             self._logits_size(self.target_logits),
             self._logits_size(self.head_logits),
         )
@@ -83,3 +64,8 @@ class StepMemory:
     def _logits_size(self, shape: tuple[int, int]) -> str:
         rows, vocabulary = shape
         return f"{rows * vocabulary * self.dtype.itemsize / MIB:.1f} MiB ({rows} rows)"
+
+
+def _scratch_size(layers: Sequence[LayerScratch]) -> str:
+    size, rows = sum(scratch.nbytes for scratch in layers) / MIB, layers[0].key.shape[0]
+    return f"{size:.1f} MiB ({rows} rows in each of {len(layers)} layers)"

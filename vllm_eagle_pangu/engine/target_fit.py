@@ -26,14 +26,18 @@ _FLAGS = {
     "uses_alibi": "ALiBi's distances have no tree depth",
 }
 
+_NO_WINDOW = "sliding-window attention has no tree attention"
+_NO_SINKS = "tree attention knows no attention sinks"
 # Keys of a Hugging Face text config that say that attention is more than softmax(QK)V.
-_SINKS = (
-    "attention_sinks",
-    "param_sink_number",
-    "add_full_attention_sink_bias",
-    "add_swa_attention_sink_bias",
-    "swa_attention_sink_enabled",
-)
+_ODD_SCORES = {
+    "interleaved_sliding_window": _NO_WINDOW,
+    "attn_logit_softcapping": "tree attention does not cap attention scores",
+    "attention_sinks": _NO_SINKS,
+    "param_sink_number": _NO_SINKS,
+    "add_full_attention_sink_bias": _NO_SINKS,
+    "add_swa_attention_sink_bias": _NO_SINKS,
+    "swa_attention_sink_enabled": _NO_SINKS,
+}
 
 
 def check_target(model_config: "ModelConfig") -> None:
@@ -52,15 +56,10 @@ def check_target(model_config: "ModelConfig") -> None:
         # vLLM 0.23 lacks the flags of features that it does not have.
         if getattr(model_config, flag, False):
             raise refusal("model", model_config.model, f"{problem} ({flag})", _ANOTHER)
-    check_attention(model_config)
-    _check_taps(model_config)
-
-
-def check_attention(model_config: "ModelConfig") -> None:
-    """Refuse a target with attention that a tree's mask does not describe. Raises ValueError."""
     config = model_config.hf_text_config
     for key, value, problem in (*_windows(config), *odd_scores(config)):
         raise refusal(key, value, f"{model_config.model}: {problem}", _ANOTHER)
+    _check_taps(model_config)
 
 
 def _windows(config: "PretrainedConfig") -> Iterator[tuple[str, object, str]]:
@@ -68,12 +67,12 @@ def _windows(config: "PretrainedConfig") -> Iterator[tuple[str, object, str]]:
     layers = getattr(config, "layer_types", None) or []
     windowed = sorted({kind for kind in layers if "sliding" in kind or "chunked" in kind})
     if windowed:
-        yield "layer_types", windowed, "sliding-window attention has no tree attention"
+        yield "layer_types", windowed, _NO_WINDOW
     window = getattr(config, "sliding_window", None)
     # Qwen configs keep the number although no layer uses it.
     used = not layers and getattr(config, "use_sliding_window", True)
     if window is not None and used:
-        yield "sliding_window", window, "sliding-window attention has no tree attention"
+        yield "sliding_window", window, _NO_WINDOW
 
 
 def odd_scores(config: "PretrainedConfig") -> Iterator[tuple[str, object, str]]:
@@ -81,22 +80,10 @@ def odd_scores(config: "PretrainedConfig") -> Iterator[tuple[str, object, str]]:
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and not getattr(config, "layer_types", None):
         yield "attention_chunk_size", chunk, "chunked attention has no tree attention"
-    interleaved = getattr(config, "interleaved_sliding_window", None)
-    if interleaved:
-        yield (
-            "interleaved_sliding_window",
-            interleaved,
-            "sliding-window attention has no tree attention",
-        )
-    if getattr(config, "attn_logit_softcapping", None):
-        yield (
-            "attn_logit_softcapping",
-            config.attn_logit_softcapping,
-            "tree attention does not cap attention scores",
-        )
-    for key in _SINKS:
-        if getattr(config, key, None):
-            yield key, getattr(config, key), "tree attention knows no attention sinks"
+    for key, problem in _ODD_SCORES.items():
+        value = getattr(config, key, None)
+        if value:
+            yield key, value, problem
 
 
 def _check_taps(model_config: "ModelConfig") -> None:

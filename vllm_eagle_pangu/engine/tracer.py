@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.commit import Committed
@@ -70,37 +71,32 @@ class StepTracer(Observer):
         elif isinstance(result, Committed):
             self._committed = result
 
-    def ended(self) -> None:
+    def ended(self, report: StepReport) -> None:
         """See `Observer`."""
         self._ended_at = time.perf_counter()
-        accepted = self._accepted
-        if accepted is not None and accepted.trees is not None:
-            self._write(accepted)
+        if report.tree is not None and report.paths is not None:
+            self._write(report, report.tree, report.paths)
         self.steps += 1
 
     def failed(self, error: Exception) -> None:
         """See `Observer`: leaves a dump."""
         write_dump(self.writer.folder / DUMPS, error, self._failed(), self.writer.manifest)
 
-    def _write(self, accepted: Accepted) -> None:
-        placed, paths = accepted.placed.trees, accepted.trees
-        assert placed is not None and paths is not None
+    def _write(self, report: StepReport, tree: TreeBatch, paths: AcceptedPaths) -> None:
         times: dict[str, float] = {}
-        for stage, seconds in self.runner.stages.times.items():
+        for stage, seconds in report.seconds.items():
             name = _NAMES.get(stage, f"{stage}_us")
             times[name] = times.get(name, 0.0) + 1e6 * seconds
         times["step_us"] = sum(v for k, v in times.items() if k != "between_us")
-        view = accepted.placed.view
-        requests = [view.requests[tree.request] for tree in placed.scheduled]
         entry = StepEntry(
             time_us=self.writer.now_us(),
             step=self.steps,
-            batch_size=view.batch_size,
-            requests=[request.id for request in requests],
-            prefix_len=[request.committed for request in requests],
-            shapes=[tree.pending.shape for tree in placed.scheduled],
-            tree=_on_host(placed.tree),
-            paths=_on_host(paths.paths),
+            batch_size=report.batch,
+            requests=[request.id for request in report.requests],
+            prefix_len=[request.committed for request in report.requests],
+            shapes=report.shapes,
+            tree=_on_host(tree),
+            paths=_on_host(paths),
             stage_us=times,
         )
         self.writer.step(entry)

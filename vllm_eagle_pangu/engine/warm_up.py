@@ -6,7 +6,6 @@ a form that was not launched here would be compiled while requests wait. What de
 our kernels is the batch's size and nothing else that a request could change.
 """
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from vllm_eagle_pangu.core.policy import FixedShape
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.accept import accept
 from vllm_eagle_pangu.step.commit import commit
-from vllm_eagle_pangu.step.extend import Extended, extension_of, rows_of
+from vllm_eagle_pangu.step.extend import Extended, extension_of
 from vllm_eagle_pangu.step.grow import grow_shape
 from vllm_eagle_pangu.step.head import Limits
 from vllm_eagle_pangu.step.place import PendingTree, Placed, ScheduledTree, place
@@ -53,9 +52,7 @@ def warm_up(runner: "TreeRunnerMixin") -> None:
         drawn = torch.zeros(batch * rows, dtype=torch.long, device=runner.device)
         accepted = accept(placed, drawn, limits.depth, ops)
         commit(accepted, runner.pages, ops)
-        every = list(range(batch))
-        extend_rows, query_start = rows_of(accepted, every, head.group, limits, ops)
-        extension = extension_of(accepted, every, extend_rows, query_start, head.group, limits)
+        extension = extension_of(accepted, range(batch), head.group, limits, ops)
         head.run(
             extension.rows.tokens,
             extension.rows.positions,
@@ -65,20 +62,15 @@ def warm_up(runner: "TreeRunnerMixin") -> None:
         )
 
 
-def batch_sizes(most: int) -> Iterator[int]:
+def batch_sizes(most: int) -> list[int]:
     """Powers of two, to which kernels round a batch up, and `most`, which the last one exceeds."""
-    size = 1
-    while size < most:
-        yield size
-        size *= 2
-    yield most
+    return [*(1 << power for power in range((most - 1).bit_length())), most]
 
 
 def _states(runner: "TreeRunnerMixin", rows: int) -> torch.Tensor:
     """`[rows, H]` of the head."""
-    return torch.zeros(
-        rows, runner.draft_head.hidden_size, dtype=runner.dtype, device=runner.device
-    )
+    shape = (rows, runner.drafter.hidden_size)
+    return torch.zeros(shape, dtype=runner.dtype, device=runner.device)
 
 
 def _extended(runner: "TreeRunnerMixin", batch: int) -> Extended:

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from vllm_eagle_pangu.core.paths import check_paths
+from vllm_eagle_pangu.core.paths import path_invariants
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.place import Placed
 
@@ -29,4 +29,6 @@ class Checks:
     def accepted(self, accepted: Accepted) -> None:
         """Raises AssertionError naming the invariant that does not hold."""
         if self.always and accepted.placed.trees is not None and accepted.trees is not None:
-            check_paths(accepted.trees.paths, accepted.placed.trees.tree, accepted.trees.draws)
+            tree, walked = accepted.placed.trees.tree, accepted.trees
+            for invariant, held in path_invariants(walked.paths, tree, walked.draws).items():
+                assert bool(held.all()), invariant

@@ -2,7 +2,8 @@
 """Extend: the head's K/V by the tokens that the step committed, and the roots of the next trees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -18,23 +19,72 @@ from vllm_eagle_pangu.step.rows import ChainRows
 from vllm_eagle_pangu.step.unread import Unread
 
 
-@dataclass(frozen=True)
+@dataclass
 class Extension:
     """The head's rows of K requests of the batch; tree requests have D+1 each, padded.
 
-    On the host: `requests: [K]`, ascending; `query_start: [K+1]`, first row of each; `seq_lens:
-    [K]`, the position behind its last row.
-
-    `block_table: [K, P] int32`. `trees`: the rows of tree requests, as a chain behind their
-    prefixes; None where there are none.
+    On the host: `requests: [K]`, ascending; `query_start: [K+1]`, first row of each. `group`: the
+    KV cache group of the head's layers. What only a pass over all of the rows needs is made when it
+    asks.
     """
 
-    rows: DraftRows
+    accepted: Accepted
     requests: Sequence[int]
+    rows: DraftRows
     query_start: np.ndarray
-    seq_lens: np.ndarray
-    block_table: torch.Tensor
-    trees: ChainRows | None
+    group: int
+    limits: Limits
+
+    @cached_property
+    def seq_lens(self) -> np.ndarray:
+        """`[K]` on the host: the position behind each request's last row."""
+        views = self.accepted.placed.view.requests
+        committed = np.array([views[request].committed for request in self.requests])
+        return np.minimum(committed + np.diff(self.query_start), self.limits.max_len)
+
+    @cached_property
+    def block_table(self) -> torch.Tensor:
+        """`[K, P] int32`."""
+        view = self.accepted.placed.view
+        block_table = view.block_tables[self.group]
+        if len(self.requests) == view.batch_size:
+            return block_table
+        return block_table[upload(view.device, requests=self.requests)["requests"]]
+
+    @cached_property
+    def trees(self) -> ChainRows | None:
+        """The D+1 rows of each tree request, as a chain behind its committed prefix; None where
+        there are none."""
+        view, trees = self.accepted.placed.view, self.accepted.placed.trees
+        if trees is None:
+            return None
+        scheduled = [tree.request for tree in trees.scheduled]
+        places, there, prefix_len = trees.requests, trees.requests, trees.prefix_len
+        if len(self.requests) < view.batch_size:
+            place_of = {request: place for place, request in enumerate(self.requests)}
+            scheduled = [request for request in scheduled if request in place_of]
+            if not scheduled:
+                return None
+            sent = upload(
+                view.device,
+                places=[place_of[request] for request in scheduled],
+                requests=scheduled,
+                prefix_len=[view.requests[request].committed for request in scheduled],
+            )
+            places, there, prefix_len = sent["places"], sent["requests"], sent["prefix_len"]
+        start, path_rows = self.rows.query_start[places].int(), self.limits.depth + 1
+        count = torch.full_like(start, path_rows)
+        return ChainRows(
+            block_table=view.block_tables[self.group].index_select(0, there),
+            prefix_len=prefix_len.int(),
+            query_start=start,
+            query_count=count,
+            key_start=start,
+            key_count=count,
+            visible=causal(path_rows, view.device).expand(len(scheduled), -1, -1),
+            covers_batch=len(scheduled) == len(self.requests),
+            prefix_start=self.limits.prefix_start(prefix_len),
+        )
 
 
 @dataclass(frozen=True)
@@ -60,15 +110,8 @@ class Extended:
         if list(places) == list(range(len(self.requests))):
             return self
         there = upload(self.last.device, places=places)["places"]
-        return Extended(
-            [self.requests[place] for place in places],
-            self.root_tokens[there],
-            self.prefix_len[there],
-            self.last[there],
-            self.state[there],
-            self.block_table[there],
-            None if self.read_from is None else self.read_from[there],
-        )
+        tensors = {name: x[there] for name, x in vars(self).items() if isinstance(x, torch.Tensor)}
+        return Extended([self.requests[place] for place in places], **tensors)
 
 
 def extend(
@@ -92,14 +135,14 @@ def extend(
     ]
     if not reading:
         return None
-    rows, query_start = rows_of(accepted, reading, group, limits, ops)
+    extension = extension_of(accepted, reading, group, limits, ops)
+    rows = extension.rows
     if head.rowwise:
         first = unread.add(rows, target.taps)
         if not requests and not unread.is_enough:
             return None
         hidden = unread.read(head)[first:]
     else:
-        extension = extension_of(accepted, reading, rows, query_start, group, limits)
         taps = torch.cat(tuple(target.taps), dim=-1)[rows.hidden_rows]
         last, state = head.extend(extension, taps, target.attention)
     if not requests:
@@ -148,13 +191,10 @@ def _single_rows(
     )
 
 
-def rows_of(
+def extension_of(
     accepted: Accepted, requests: Sequence[int], group: int, limits: Limits, ops: Ops
-) -> tuple[DraftRows, np.ndarray]:
-    """The head's rows of `requests`, ascending; and `[K+1]` on the host, the first one of each.
-
-    `group`: the KV cache group of its layers.
-    """
+) -> Extension:
+    """The rows of `requests`, ascending, for a head in KV cache group `group`."""
     view, trees = accepted.placed.view, accepted.placed.trees
     if trees is None:
         query_start = view.host_query_start
@@ -179,7 +219,8 @@ def rows_of(
         rows = _of_requests(rows, query_start, requests)
         query_start = np.concatenate(([0], np.diff(query_start)[requests].cumsum()))
     # Rows past the head's last position feed no draft; their rotary position must exist.
-    return replace(rows, positions=rows.positions.clamp(max=limits.max_len - 1)), query_start
+    rows.positions = rows.positions.clamp(max=limits.max_len - 1)
+    return Extension(accepted, requests, rows, query_start, group, limits)
 
 
 def _rows_without_trees(accepted: Accepted, group: int) -> DraftRows:
@@ -195,30 +236,6 @@ def _rows_without_trees(accepted: Accepted, group: int) -> DraftRows:
         slots=view.slots[group],
         query_start=view.query_start.long(),
         sample_rows=ends,
-    )
-
-
-def extension_of(
-    accepted: Accepted,
-    requests: Sequence[int],
-    rows: DraftRows,
-    query_start: np.ndarray,
-    group: int,
-    limits: Limits,
-) -> Extension:
-    """What a pass over these rows needs: see `rows_of`."""
-    view = accepted.placed.view
-    committed = np.array([view.requests[request].committed for request in requests])
-    block_table = view.block_tables[group]
-    if len(requests) < view.batch_size:
-        block_table = block_table[upload(view.device, requests=requests)["requests"]]
-    return Extension(
-        rows=rows,
-        requests=requests,
-        query_start=query_start,
-        seq_lens=np.minimum(committed + np.diff(query_start), limits.max_len),
-        block_table=block_table,
-        trees=_tree_rows(accepted, requests, rows.query_start, group, limits),
     )
 
 
@@ -256,46 +273,6 @@ def _of_requests(rows: DraftRows, query_start: np.ndarray, requests: Sequence[in
         slots=rows.slots[index],
         query_start=there["starts"],
         sample_rows=rows.sample_rows[there["requests"]] - there["dropped"],
-    )
-
-
-def _tree_rows(
-    accepted: Accepted,
-    requests: Sequence[int],
-    query_start: torch.Tensor,  # [K+1]
-    group: int,
-    limits: Limits,
-) -> ChainRows | None:
-    """The D+1 rows of each tree request among `requests`: a chain behind its committed prefix."""
-    view, trees = accepted.placed.view, accepted.placed.trees
-    if trees is None:
-        return None
-    scheduled = [tree.request for tree in trees.scheduled]
-    places, there, prefix_len = trees.requests, trees.requests, trees.prefix_len
-    if len(requests) < view.batch_size:
-        place_of = {request: place for place, request in enumerate(requests)}
-        scheduled = [request for request in scheduled if request in place_of]
-        if not scheduled:
-            return None
-        sent = upload(
-            view.device,
-            places=[place_of[request] for request in scheduled],
-            requests=scheduled,
-            prefix_len=[view.requests[request].committed for request in scheduled],
-        )
-        places, there, prefix_len = sent["places"], sent["requests"], sent["prefix_len"]
-    start, path_rows = query_start[places].int(), limits.depth + 1
-    count = torch.full_like(start, path_rows)
-    return ChainRows(
-        block_table=view.block_tables[group].index_select(0, there),
-        prefix_len=prefix_len.int(),
-        query_start=start,
-        query_count=count,
-        key_start=start,
-        key_count=count,
-        visible=causal(path_rows, view.device).expand(len(scheduled), -1, -1),
-        covers_batch=len(scheduled) == len(requests),
-        prefix_start=limits.prefix_start(prefix_len),
     )
 
 

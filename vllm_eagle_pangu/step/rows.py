@@ -2,12 +2,15 @@
 """What an attention layer needs to know of the trees in a batch, and where it keeps their K/V."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.tree_attention import AttentionRows
+
+# [X, Hk, K] each: rows of keys and of values.
+KeyValue: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 class AttentionLayer(Protocol):
@@ -50,9 +53,7 @@ class TreeRows(AttentionRows):
     # True when every row of the batch belongs to a tree: vLLM's own op is then not called.
     covers_batch: bool
 
-    def store(
-        self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def store(self, scratch: LayerScratch, key: torch.Tensor, value: torch.Tensor) -> KeyValue:
         """The dense key and value rows to attend; subclasses keep them in `scratch`."""
         del scratch
         return key, value
@@ -95,10 +96,7 @@ class VerifyRows(TreeRows):
     # [S] rows of the batch that belong to trees
     batch_rows: torch.Tensor
 
-    def store(
-        self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        assert scratch is not None
+    def store(self, scratch: LayerScratch, key: torch.Tensor, value: torch.Tensor) -> KeyValue:
         count = self.batch_rows.shape[0]
         for kept, new in ((scratch.key, key), (scratch.value, value)):
             # A batch may be padded behind its rows, for a captured graph.
@@ -115,10 +113,7 @@ class LevelRows(TreeRows):
     # Rows of the scratch that each request has, whatever the shape of this step's tree.
     scratch_rows: int
 
-    def store(
-        self, scratch: LayerScratch | None, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        assert scratch is not None
+    def store(self, scratch: LayerScratch, key: torch.Tensor, value: torch.Tensor) -> KeyValue:
         rows = slice(self.level * self.width, (self.level + 1) * self.width)
         for kept, new in ((scratch.key, key), (scratch.value, value)):
             per_request = kept.unflatten(0, (-1, self.scratch_rows))

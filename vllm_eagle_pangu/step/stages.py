@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from vllm_eagle_pangu.core.policy import StepReport
     from vllm_eagle_pangu.step.accept import Accepted
     from vllm_eagle_pangu.step.commit import Committed
     from vllm_eagle_pangu.step.grow import Drafted
@@ -33,8 +34,8 @@ class Observer:
     def found(self, result: "Result") -> None:
         """What a stage gave: see `Result`."""
 
-    def ended(self) -> None:
-        """The step has ended, and its times are known."""
+    def ended(self, report: "StepReport") -> None:
+        """The step has ended; what it did, and its times."""
 
     def failed(self, error: Exception) -> None:
         """The step was broken off by `error`."""
@@ -79,11 +80,10 @@ class Stages:
         for observer in self.observers:
             observer.found(result)
 
-    def end(self) -> None:
-        """The step has ended."""
-        self.enter("between")
+    def ended(self, report: "StepReport") -> None:
+        """Hand on what the step did."""
         for observer in self.observers:
-            observer.ended()
+            observer.ended(report)
 
     def fail(self, error: Exception) -> None:
         """The step was broken off by `error`."""

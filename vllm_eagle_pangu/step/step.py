@@ -88,5 +88,7 @@ class Step:
 
     def end(self, step: Accepted | Unseen) -> None:
         """The step is over: its times are known."""
-        self.stages.end()
-        self.policy.observe(report(step, self.stages.times))
+        self.stages.enter("between")
+        told = report(step, self.stages.times)
+        self.stages.ended(told)
+        self.policy.observe(told)

@@ -5,7 +5,6 @@ K/V of a layer are two tensors, and vllm-ascend writes them inside `forward`.
 Source: vllm_ascend/attention/attention_v1.py.
 """
 
-import copy
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from vllm_ascend.attention.attention_v1 import (
     AscendAttentionMetadataBuilder,
 )
 
+from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
@@ -54,21 +54,11 @@ class TreeAscendAttentionMetadataBuilder(TreeBuilderMixin, AscendAttentionMetada
             # A later engine of this process, without the method.
             super().__init__(kv_cache_spec, layer_names, vllm_config, device)
             return
-        super().__init__(kv_cache_spec, layer_names, _with_few_drafts(vllm_config), device)
-        self.vllm_config = vllm_config
-        self.speculative_config = vllm_config.speculative_config
-        self.decode_threshold = 1 + vllm_config.speculative_config.num_speculative_tokens
-        self.reorder_batch_threshold = self.decode_threshold
-
-
-def _with_few_drafts(vllm_config: "VllmConfig") -> "VllmConfig":
-    """The same configuration with at most `_MOST_DRAFTS` drafts, shared but for that number."""
-    few = copy.copy(vllm_config)
-    few.speculative_config = copy.copy(vllm_config.speculative_config)
-    few.speculative_config.num_speculative_tokens = min(
-        _MOST_DRAFTS, vllm_config.speculative_config.num_speculative_tokens
-    )
-    return few
+        config = vllm_config.speculative_config
+        drafts = config.num_speculative_tokens
+        with lent(config, num_speculative_tokens=min(_MOST_DRAFTS, drafts)):
+            super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.decode_threshold = self.reorder_batch_threshold = 1 + drafts
 
 
 class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):

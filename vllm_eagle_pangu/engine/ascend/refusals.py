@@ -5,6 +5,7 @@ MLA and sparse targets, context parallelism, asynchronous scheduling and vLLM's 
 refused for every platform (`engine/refusals.py`, `engine/target_fit.py`).
 """
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from vllm_ascend.ascend_config import get_ascend_config
@@ -67,8 +68,6 @@ def check(vllm_config: "VllmConfig") -> None:
             "remove SLO_limits_for_dynamic_batch and profiling_chunk_config from additional_config",
         )
     for path, (nothing, reason) in _OPTIONS.items():
-        value: object = get_ascend_config()
-        for name in path.split("."):
-            value = getattr(value, name)
+        value: object = attrgetter(path)(get_ascend_config())
         if value != nothing:
             raise refusal(path, value, reason, f"remove {path} from additional_config")
