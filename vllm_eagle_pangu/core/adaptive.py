@@ -59,8 +59,8 @@ FEW, MULTIPLE = 16, 8
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, 0.005
 PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
 FOLLOWED, LOOK_AT_ALL = 32, 4
-# Where trees nearly pay, a look goes on for so many times as long: a few dozen trees tell a fifth
-# from nothing, not a tenth, and none are drafted for long behind one that finds too little.
+# Where trees pay, or nearly, a look goes on for so many times as long: a few dozen trees tell a
+# fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
 GOES_ON = 3
 # From so many steps of a rest at once is learnt: behind a forward even little work takes long.
 TOGETHER = 64
@@ -91,15 +91,14 @@ class Account:
 @dataclass
 class _Seen:
     """Of batches of about one size: whether trees pay, or nearly do; how many looks at trees began,
-    `plans` since the last one did, how many times it went on, whether it does, seconds that it took
-    beyond plain steps for its tokens, and after how many plans the next one begins where none pay;
-    the same of looks at plain steps where they do."""
+    `plans` since the last one did, whether it goes on, seconds that it took beyond plain steps for
+    its tokens, and after how many plans the next one begins where none pay; the same of looks at
+    plain steps where they do."""
 
     pays: bool = True
     near: bool = True
     looks: int = 1
     plans: int = 0
-    went_on: int = 0
     looking: bool = False
     lost: float = 0.0
     pause: int = TREES_APART[0]
@@ -187,7 +186,7 @@ class AdaptiveShapes:
         seen = self._seen(batch)
         if seen.plans >= (TREES_APART[1] if seen.pays else seen.pause):
             seen.plans, seen.lost, seen.looks = 0, 0.0, seen.looks + 1
-            seen.went_on = seen.plain_plans = 0
+            seen.plain_plans = 0
             if not seen.pays:
                 # What trees fell short of before this look is half forgotten.
                 self._emitted += 0.5 * (self._hoped - self._emitted)
@@ -217,7 +216,8 @@ class AdaptiveShapes:
         # A look at all is half at the widest trees, half at those of by now: that tells what rows
         # of a level take, too, as does a step of the narrowest now and then. Others are at trees as
         # they would be drafted, which lose little where these nearly pay.
-        looks_at_all = looks_at_trees and not seen.went_on and seen.looks % LOOK_AT_ALL == 1
+        whole = seen.plans <= self._looks(batch) and seen.looks % LOOK_AT_ALL == 1
+        looks_at_all = looks_at_trees and whole
         self._whole = looks_at_all or turn in (WIDEST, USUAL, NARROWEST)
         largest, narrowest = self.largest.width, self.widths[0]
         if looks_at_all:
@@ -233,14 +233,15 @@ class AdaptiveShapes:
 
     def _looks_at_trees(self, seen: _Seen, batch: int) -> bool:
         """Whether they are; a look that ends is reckoned with."""
-        if seen.plans < self._looks(batch, 1 + seen.went_on):
+        if seen.plans < self._looks(batch):
             return True
         if not seen.looking:
             return False
-        self._reassess(batch, anew=True)
-        if seen.near and not seen.pays and seen.went_on < GOES_ON - 1:
-            seen.went_on += 1
+        if seen.plans == self._looks(batch):
+            self._reassess(batch, anew=True)
+        if seen.near and seen.plans < self._looks(batch, GOES_ON):
             return True
+        self._reassess(batch, anew=True)
         plain = self.costs.of_plain(batch)
         pause = int(seen.lost / (LOOKING * plain)) if plain else 0
         seen.pause = min(max(pause, TREES_APART[0]), TREES_APART[1])
