@@ -4,6 +4,7 @@
 import functools
 
 import torch
+from torch.nn.functional import pad
 
 
 @functools.lru_cache(maxsize=256)
@@ -33,5 +34,6 @@ def causal(size: int, device: torch.device) -> torch.Tensor:
 @functools.lru_cache(maxsize=64)
 def candidate_levels(width: int, depth: int, device: torch.device) -> torch.Tensor:
     """`[C + 2] int64`: depth of the root, of each candidate in level order, and 0 for padding."""
-    deeper = [level for level in range(2, depth + 1) for _ in range(width**2)]
-    return torch.tensor([0] + [1] * width + deeper + [0], device=device)
+    square = width**2
+    candidate = torch.arange(width + (depth - 1) * square, device=device)
+    return pad((candidate - width).div(square, rounding_mode="floor") + 2, (1, 1))

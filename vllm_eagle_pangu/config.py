@@ -24,7 +24,7 @@ ATTRIBUTE = "eagle_pangu"
 # vLLM's MAX_SPEC_LEN: its samplers and metrics are sized for at most this many drafts.
 MAX_NODES = 128
 
-# Who says none of these leaves the tree to the policy.
+# Those that name a shape, or who chooses it. Who says none of these leaves the tree to the policy.
 TREE_KEYS = ("num_speculative_tokens", "tree_depth", "tree_width", "tree_policy")
 
 # Of a run's trace lines; less than the least would not hold the lines of one wide tree.

@@ -178,11 +178,12 @@ def fresh_indices():
 
 
 @pytest.mark.usefixtures("fresh_indices")
+@pytest.mark.parametrize("keys", [{}], ids=str)
 def test_a_step_neither_waits_for_the_device_nor_mixes_tensors(
-    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
+    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch, keys
 ):
     small = {"max_model_len": 256, "max_num_batched_tokens": 48, "max_num_seqs": 4}
-    with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **small) as trees:
+    with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9), **keys), **small) as trees:
         expected = trees.generate(PROMPTS, max_tokens=24)
         with monkeypatch.context() as patch, torch.no_grad(), PretendDevice():
             move_to_device(trees.runner, patch)

@@ -97,7 +97,8 @@ class Sometimes(TreePolicy):
 
 
 class Notebook(Drafter):
-    """A `Drafter` that writes down what another one drafts, by prompt and length of its text."""
+    """A `Drafter` that writes down what another one drafts, by prompt and length of its text, as it
+    was before the step: two runs compare only where no node is accepted."""
 
     def __init__(self, drafter, first) -> None:
         self.drafter, self.first, self.view, self.trees = drafter, first, None, {}
