@@ -343,6 +343,9 @@ class Always(AdaptiveShapes):
         if not width:
             self.widths, self._held = self.widths[-1:], self._held[-1:]
 
+    def rests(self, batch: int) -> bool:
+        return False
+
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         seen = self._seen(len(requests))
         seen.pays = seen.near = True
