@@ -6,6 +6,8 @@ import pytest
 from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
 
+from .conftest import sampling_params
+
 pytestmark = pytest.mark.engine
 
 SHAPE = (2, 3, 6)
@@ -19,10 +21,13 @@ class Counted(TreePolicy):
 
     def __init__(self) -> None:
         self.plans = self.reports = 0
+        self.fails = False
         self.drafted: set[str] = set()
 
     def plan(self, requests):
         self.plans += 1
+        if self.fails:
+            raise RuntimeError("no plan")
         self.drafted |= {request.id for request in requests}
         return [TreeShape(*SHAPE)] * len(requests)
 
@@ -87,3 +92,19 @@ def test_trees_that_nobody_asked_for_are_drafted_before_the_next_step(
     executed = sum(steps)
     assert executed - 2 <= policy.reports <= executed
     assert policy.plans >= executed - 4 and len(policy.drafted) == len(PROMPTS)
+
+
+def test_drafts_that_fail_are_not_tried_again(counted):
+    core, policy = counted.llm.llm_engine.engine_core.engine_core, counted.runner.step.policy
+    params = sampling_params(max_tokens=TOKENS)
+    counted.llm.llm_engine.add_request("0", {"prompt_token_ids": PROMPTS[0]}, params)
+    policy.fails = True
+    _, executed = core.step_fn()
+    with pytest.raises(RuntimeError, match="no plan"):
+        core.post_step(executed)
+    policy.fails = False
+    core.step_fn()
+    assert policy.plans == 1
+    core.post_step(True)
+    assert policy.plans == 2 and policy.reports == 1
+    counted.llm.llm_engine.abort_request(["0"])

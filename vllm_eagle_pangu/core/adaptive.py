@@ -149,7 +149,7 @@ class AdaptiveShapes:
         self._rate = self._row = self._level = 0.0
         self._nodes_cost = np.zeros(1)
         # The latter with few numbers of rows, by batch size.
-        self._row_costs: dict[int, torch.Tensor] = {}
+        self._costs_by_nodes: dict[int, torch.Tensor] = {}
         # Trees of the step being planned, and of the one before; whether they have all levels.
         self._drafted, self._drafted_before, self._whole = 0, 0, True
         self._batch = 0
@@ -297,7 +297,7 @@ class AdaptiveShapes:
         if trees and self._bins and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
             self.costs.drew_last()
-        cost = self._row_cost(batch)
+        cost = self._cost_by_nodes(batch)
         found = []
         pays = self._seen(self._batch).pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
@@ -314,16 +314,16 @@ class AdaptiveShapes:
             found.append(TreeBatch.of(kept, tree.max_depth))
         return found
 
-    def _row_cost(self, batch: int) -> torch.Tensor:
+    def _cost_by_nodes(self, batch: int) -> torch.Tensor:
         """`[nodes + 1] float64`, in tokens, of a forward by its nodes; infinite where it would have
         one of too many numbers of rows."""
-        if batch not in self._row_costs:
+        if batch not in self._costs_by_nodes:
             rows = batch + np.arange(len(self._nodes_cost))
             odd = (rows > FEW) & (rows % MULTIPLE > 0)
             odd[[0, -1]] = False
             cost = torch.from_numpy(np.where(odd, np.inf, self._nodes_cost))
-            self._row_costs[batch] = cost
-        return self._row_costs[batch]
+            self._costs_by_nodes[batch] = cost
+        return self._costs_by_nodes[batch]
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
@@ -405,7 +405,7 @@ class AdaptiveShapes:
         worth = max(rate, plain)
         most = batch * self.largest.nodes
         self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
-        self._row_costs.clear()
+        self._costs_by_nodes.clear()
         self._row = (self._nodes_cost[-1] - self._nodes_cost[0]) / most
         self._level = worth * self.costs.of_level(batch * self._width)
         shares, worths = (self._below[1:] / self._below[0]).tolist()

@@ -253,7 +253,8 @@ class TreeRunnerMixin(GPUModelRunner):
         if isinstance(self.in_flight, Undrafted):
             self.stages.enter("between")
         elif isinstance(self.in_flight, (Accepted, Unseen)):
-            self._end(self.in_flight)
+            self.step.end(self.in_flight)
+            self.in_flight = None
         return output
 
     def take_draft_token_ids(self) -> "DraftTokenIds | None":
@@ -264,13 +265,11 @@ class TreeRunnerMixin(GPUModelRunner):
     def _draft_late(self) -> None:
         step = self.in_flight
         if isinstance(step, Undrafted):
+            # Whatever becomes of it, it is not tried again.
+            self.in_flight = None
             with torch.inference_mode():
                 self._draft_token_ids = self._watched(self._draft, step)
-            self._end(step.accepted)
-
-    def _end(self, step: Accepted | Unseen) -> None:
-        self.step.end(step)
-        self.in_flight = None
+            self.step.end(step.accepted)
 
     def _watched(self, half: Callable[..., Output], *args: Any, **kwargs: Any) -> Output:
         """A half of vLLM's step: observers learn of its failure; one that passes unseen is plain
