@@ -2,11 +2,10 @@
 """What a step emitted goes to the clients before the next trees are drafted."""
 
 import pytest
+from vllm import SamplingParams
 
 from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
-
-from .conftest import sampling_params
 
 pytestmark = pytest.mark.engine
 
@@ -96,7 +95,7 @@ def test_trees_that_nobody_asked_for_are_drafted_before_the_next_step(
 
 def test_drafts_that_fail_are_not_tried_again(counted):
     core, policy = counted.llm.llm_engine.engine_core.engine_core, counted.runner.step.policy
-    params = sampling_params(max_tokens=TOKENS)
+    params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
     counted.llm.llm_engine.add_request("0", {"prompt_token_ids": PROMPTS[0]}, params)
     policy.fails = True
     _, executed = core.step_fn()
