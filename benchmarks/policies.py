@@ -341,7 +341,7 @@ class Always(AdaptiveShapes):
         super().__init__(SHAPE, OPS)
         self._shared, self._depth = shared, depth
         if not width:
-            self.widths, self._held = self.widths[-1:], self._held[-1:]
+            self.trees.widths, self.trees.held = self.trees.widths[-1:], self.trees.held[-1:]
 
     def rests(self, batch: int) -> bool:
         return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the user may say about trees in `speculative_config`, checked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -92,13 +92,13 @@ class TreeConfig:
         depth = min(self.tree_depth, self.num_speculative_tokens)
         return TreeShape(self.tree_width, depth, self.num_speculative_tokens)
 
-    def policy(self, ops: "Ops") -> "TreePolicy":
-        """The object that chooses each tree's shape; `ops`: the engine's."""
+    def policy(self, ops: "Ops", on_host: bool = True, sizes: Sequence[int] = ()) -> "TreePolicy":
+        """The object that chooses each tree's shape: see `core.adaptive`."""
         from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
         from vllm_eagle_pangu.core.policy import FixedShape
 
         if self.tree_policy == "adaptive":
-            return AdaptiveShapes(self.shape(), ops)
+            return AdaptiveShapes(self.shape(), ops, on_host, sizes)
         return FixedShape(self.shape())
 
     def trace(self) -> "TraceConfig | None":

@@ -4,7 +4,7 @@
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -203,6 +203,59 @@ def test_trees_are_as_wide_as_pays(row, width):
     assert late.count(width) > 0.9 * len(late) > 90
 
 
+class OnADevice:
+    """Steps of two requests, whose trees no host reads before they are drafted.
+
+    `level`, `row`: seconds of a level, and of a row of forwards, which are padded to `sizes`. Each
+    node's children are accepted with the chances that the head gives them.
+    """
+
+    def __init__(self, level: float, row: float, sizes: Sequence[int] = ()) -> None:
+        self.policy = AdaptiveShapes(TreeShape(2, 3, 10), OPS, on_host=False, sizes=sizes)
+        self.level, self.row, self.sizes, self.random = level, row, sizes, random.Random(0)
+        self.tree: TreeBatch | None = None
+
+    def step(self) -> tuple[TreeShape | None, int]:
+        """What was planned, and how many rows were verified."""
+        likely, tree, paths, rows = [0.8, 0.15], self.tree, None, 2
+        if tree is not None:
+            draws = [self.random.choices(range(3), [*likely, 0.05], k=tree.rows) for _ in range(2)]
+            paths = tree_accept(tree.tokens, tree.parent, tree.valid, torch.tensor(draws), 3)
+            rows += int(tree.node_count.sum())
+        seconds = {"verify": 0.001, "other": 0.02 + self.row * self._padded(rows)}
+        shape, *_ = [None] if not tree and self.policy.rests(2) else self.policy.plan([None] * 2)
+        self.tree = None
+        if shape is not None:
+            for level in range(1, shape.depth):
+                # Numbers that nobody can read.
+                assert self.policy.deepen(level, torch.empty(2, shape.width, device="meta"))
+            trees = [grown(lambda path: likely, shape.width, shape.depth) for _ in range(2)]
+            (self.tree,) = self.policy.keep([TreeBatch.stack(trees)], 2)
+            seconds["grow"] = 0.001 + self.level * (shape.depth - 1)
+        self.policy.observe(StepReport(2, rows, [], [], tree, paths, seconds))
+        return shape, rows
+
+    def _padded(self, rows: int) -> int:
+        return min((size for size in self.sizes if size >= rows), default=rows)
+
+
+@pytest.mark.parametrize(("level", "depth"), [(0.0005, 3), (0.02, 1)])
+def test_on_a_device_trees_are_as_deep_as_pays(level, depth):
+    steps = OnADevice(level, row=0.0001)
+    late = [shape for shape, _ in [steps.step() for _ in range(800)][400:] if shape]
+    assert [shape.depth for shape in late].count(depth) > 0.85 * len(late) > 300
+    costs = steps.policy.costs
+    costs.solve()
+    assert costs.of_level(4) == pytest.approx(level, rel=0.1, abs=2e-4)
+
+
+def test_on_a_device_a_forward_is_as_large_as_it_is_padded_to():
+    """What a padded row would cost is paid already."""
+    steps = OnADevice(0.0005, row=0.002, sizes=(4, 8, 16, 32))
+    rows = [rows for _, rows in [steps.step() for _ in range(800)][400:] if rows > 2]
+    assert len(rows) > 300 and sum(count in (4, 8, 16) for count in rows) > 0.9 * len(rows)
+
+
 class DearNodes:
     """Steps of a policy whose nodes take a hundred times as long as all else."""
 
@@ -367,7 +420,7 @@ def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
             draws = tree.tokens.roll(-1, dims=1)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
             policy.observe(StepReport(3, 3, [], [], tree, paths, {"verify": 0.01, "grow": 0.01}))
-    assert policy.belief.information[0, 0] > 1 and policy.nodes.sum() > 0
+    assert policy.belief.information[0, 0] > 1 and policy.trees.nodes.sum() > 0
 
 
 def path(tree: TreeBatch, request: int, row: int) -> list[int]:

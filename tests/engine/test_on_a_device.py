@@ -9,12 +9,16 @@ import dataclasses
 import pytest
 import torch
 
+from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.engine import runner as engine_runner
 from vllm_eagle_pangu.engine import sampling
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 from vllm_eagle_pangu.kernels import indices
 from vllm_eagle_pangu.kernels.implementations import Op
+from vllm_eagle_pangu.kernels.tree_prune import cpu_impl
 
 from . import pretend_device
 from .pretend_device import (
@@ -70,6 +74,7 @@ class DeviceState:
 def move_to_device(runner, patch) -> None:
     """The state of a GPU runner, and a launch for every kernel and every call of vLLM's."""
     state = DeviceState(runner)
+    patch.setattr(type(runner), "emits_first", TreeRunnerMixin.emits_first)
     vllm_runner = behind(TreeRunnerMixin, type(runner))
     for name in ("_prepare_inputs", "_build_attention_metadata"):
         patch.setattr(vllm_runner, name, state.host_for(getattr(vllm_runner, name)))
@@ -190,6 +195,26 @@ def test_a_step_neither_waits_for_the_device_nor_mixes_tensors(
             assert trees.generate(PROMPTS, max_tokens=24) == expected
             sampled = trees.generate(PROMPTS, max_tokens=24, temperature=0.7, top_k=5)
     assert all(len(tokens) == 24 for tokens in sampled)
+
+
+@pytest.mark.usefixtures("fresh_indices")
+def test_trees_that_follow_latency_wait_for_what_the_scheduler_needs_alone(
+    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
+):
+    small = {"max_model_len": 256, "max_num_batched_tokens": 48, "max_num_seqs": 4}
+    with engine(tiny_pangu, tree_config_of(tiny_head, (3, 3, 9)), **small) as trees:
+        expected = trees.generate(PROMPTS, max_tokens=48)
+        # Not launched: on the host.
+        direct = {"tree_prune": cpu_impl.tree_prune, "tally_paths": cpu_impl.tally_paths}
+        of_host = dataclasses.replace(Ops.bind("cpp"), **direct)
+        policy = AdaptiveShapes(TreeShape(3, 3, 9), of_host, on_host=False)
+        with monkeypatch.context() as patch, torch.no_grad(), PretendDevice():
+            move_to_device(trees.runner, patch)
+            # Where the step waits: right behind, `_store_trees` reads what is kept.
+            patch.setattr(policy, "keep", freely(policy.keep))
+            patch.setattr(trees.runner.step, "policy", policy)
+            assert trees.generate(PROMPTS, max_tokens=48) == expected
+    assert policy.trees.known_whole and policy.costs.known and policy.belief.information.any()
 
 
 @pytest.mark.usefixtures("fresh_indices")

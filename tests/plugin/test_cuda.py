@@ -163,10 +163,9 @@ def test_on_a_gpu_our_worker_the_v1_runner_and_backends_of_ours_are_chosen(confi
         assert "set it to FLASH_ATTN or TRITON_ATTN" in message
 
 
-def test_on_a_gpu_trees_that_follow_the_hosts_times_are_refused(configured):
-    (refused,) = configured(((9, 0), {"spec": {"tree_policy": "adaptive"}}))
-    assert refused.startswith("eagle_pangu: tree_policy='adaptive': ")
-    assert 'set "tree_policy" to "dynamic"' in refused
+def test_on_a_gpu_trees_follow_latency_where_that_is_asked_for(configured):
+    asked, unasked = configured(((9, 0), {"spec": {"tree_policy": "adaptive"}}), ((9, 0), {}))
+    assert asked == unasked == [WORKER, "FLASH_ATTN", "FLASH_ATTN", False, False, None]
 
 
 def test_trees_choose_the_v1_runner_for_themselves_alone(target, head):

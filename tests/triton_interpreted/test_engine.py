@@ -6,6 +6,9 @@ The CPU's engine, whose pages are strided tensors too, with the choices of the C
 
 import pytest
 
+from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.engine.cpu_worker import TreeCPUModelRunner
 from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner
 
@@ -29,7 +32,7 @@ def generate(llm, **params):
 @pytest.fixture
 def cuda_choices(monkeypatch):
     """The CPU's runner with the choices of the CUDA runner."""
-    for choice in ("device_implementation", "strided_pages"):
+    for choice in ("device_implementation", "strided_pages", "emits_first"):
         monkeypatch.setattr(TreeCPUModelRunner, choice, getattr(TreeGPUModelRunner, choice))
 
 
@@ -58,6 +61,18 @@ def test_trees_on_triton_kernels_give_plain_decodings_tokens(engine, tiny_pangu,
         assert runner_of(trees).ops.implementation == "triton"
         assert runner_of(trees).pages.tables, "one launch commits all layers"
         assert generate(trees) == expected
+
+
+@pytest.mark.usefixtures("cuda_choices")
+def test_trees_that_follow_latency_too(engine, tiny_pangu, tiny_head):
+    """As on a device: chosen on the host, of trees that Triton's kernels drafted."""
+    with engine(tiny_pangu) as plain:
+        expected = generate(plain, max_tokens=24)
+    with engine(tiny_pangu, speculative_config=tree_of(tiny_head)) as trees:
+        step = runner_of(trees).step
+        step.policy = AdaptiveShapes(TreeShape(2, 3, 6), Ops.bind("cpp"), False, sizes=(4, 8, 16))
+        assert generate(trees, max_tokens=24) == expected
+        assert step.policy.costs.known and step.policy.trees.known_whole
 
 
 @pytest.mark.usefixtures("cuda_choices")

@@ -29,7 +29,7 @@ SEAMS: tuple[Seam, ...] = (
         vllm.config: ModelConfig SpeculativeConfig VllmConfig get_layers_from_vllm_config
         vllm.config:AttentionConfig: backend
         vllm.config:CacheConfig: block_size cache_dtype kv_cache_memory_bytes
-        vllm.config:CompilationConfig: static_forward_context
+        vllm.config:CompilationConfig: cudagraph_capture_sizes static_forward_context
         vllm.config:KVTransferConfig: kv_connector
         vllm.config:ModelConfig: _model_info architectures dtype enforce_eager get_hidden_size
             get_total_num_hidden_layers get_vocab_size hf_config hf_text_config max_model_len model

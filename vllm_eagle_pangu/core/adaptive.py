@@ -7,30 +7,30 @@ is worth the tokens that steps brought in one of late: taking whatever brings mo
 worth gives the most tokens per second in the long run (Dinkelbach), more nodes in a step that
 promises much than in one that does not. Source: Yggdrasil's latency-aware objective, here for a
 batch of requests, and over steps.
+
+On a host each level is asked for once the one above it has been read. A device is not waited for:
+there the depth is chosen before drafting, by what trees of late held, and the nodes once all are on
+the host, where vLLM's scheduler needs their tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log2
+from math import exp
 
 import numpy as np
 import torch
 
-from vllm_eagle_pangu.core.costs import StepCosts, believed_seconds
-from vllm_eagle_pangu.core.narrower import narrower
+from vllm_eagle_pangu.core.costs import StepCosts, WholeStepCosts
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.remembered import CHANCES, Remembered, bin_of
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_prune import Belief
 
-# Nodes by chance, of which what trees would bring is remembered: 32 bins from 1 down to 1/256.
-CHANCES = 2.0 ** -(np.arange(32) / 4)
-# Bins of what the nodes of a level have of all probability: two for each halving.
-SHARES = 16
-# What one request's tree weighs in what is remembered, and a step in what a second is worth.
-WEIGHT = 0.05
+HOST = torch.device("cpu")
+# What a step weighs in what a second is worth.
 OF_LATE = 1 / 64
 # And in how much of all tokens prompts are, which come one by one.
 PROMPTS = 1 / 256
@@ -44,8 +44,8 @@ ENOUGH = 16
 REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 32, 64
 # Of so many steps three have trees with all levels: as wide as may be, as wide as now, one wide.
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
-# Widths that a policy chooses from, up to its largest shape's, if they are so much faster.
-WIDTHS, FASTER = (1, 2, 4, 8), 1.02
+# Another width, or depth, is chosen if it is so much faster.
+FASTER = 1.02
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
@@ -109,32 +109,22 @@ class _Seen:
 class AdaptiveShapes:
     """A `TreePolicy`: up to `largest`, as wide, as deep and as many nodes as pay, or no tree.
 
-    `costs` may be told what to expect before the first step. For engines on the host: it reads what
-    was drafted while it is being drafted.
+    `ops`: of the host, where trees are pruned. `costs` may be told what to expect before the first
+    step. `on_host`: whether steps run there, where scores can be read while trees are drafted.
+    Otherwise `sizes` are the numbers of rows that a forward is padded to.
     """
 
-    def __init__(self, largest: TreeShape, ops: Ops) -> None:
+    def __init__(
+        self, largest: TreeShape, ops: Ops, on_host: bool = True, sizes: Sequence[int] = ()
+    ) -> None:
         self.largest = largest
         self.ops = ops
-        self.costs = StepCosts()
+        self.on_host = on_host
+        self.costs = StepCosts() if on_host else WholeStepCosts(sizes)
         self.belief = Belief.empty()
-        # Of a request's trees, from so many: nodes by level and chance, `[D, bins]`, and how often
-        # a level was drafted, `[D]`.
-        self.nodes = np.zeros((largest.depth, len(CHANCES)))
-        self.levels = np.zeros(largest.depth)
-        self._known = 0
-        # The same of the trees that are as wide and deep as may be, by what a width would hold of
-        # them, and how many these were.
-        self.widths = [width for width in WIDTHS if width < largest.width] + [largest.width]
-        self._held = np.zeros((len(self.widths), *self.nodes.shape))
-        self._seen_whole = 0
-        # Of trees by now, of those being drafted, and of those before.
-        self._width = self._width_now = self._width_before = largest.width
-        # `[3, SHARES]`, by the sum of the probabilities that the head gave the nodes of some level:
-        # trees that went on below, the chances of their new nodes, and what these were worth beside
-        # their rows. At first as much as the head says.
-        share = 2.0 ** -((np.arange(SHARES) + 0.5) / 2)
-        self._below = np.stack([np.ones(SHARES), share, share])
+        self.trees = Remembered(largest)
+        # Width, and depth at most, of trees by now, of those being drafted, and of those before.
+        self._size = self._size_now = self._size_before = largest.width, largest.depth
         # By bin, what they come to: a tree's worth, and its bin one level below.
         self._worths: list[float] = []
         self._bins_below: list[int] = []
@@ -219,13 +209,18 @@ class AdaptiveShapes:
         whole = seen.plans <= self._looks(batch) and seen.looks % LOOK_AT_ALL == 1
         looks_at_all = looks_at_trees and whole
         self._whole = looks_at_all or turn in (WIDEST, USUAL, NARROWEST)
-        largest, narrowest = self.largest.width, self.widths[0]
+        (width, depth), largest, narrowest = self._size, self.largest.width, self.trees.widths[0]
+        flat = turn == NARROWEST
         if looks_at_all:
-            late = seen.plans > (LOOK_AT_PLAIN + self._looks(batch)) / 2
-            further = narrowest if self._width == largest else self._width
-            self._width_now = further if late else largest
+            flat = seen.plans > (LOOK_AT_PLAIN + self._looks(batch)) / 2
+            further = narrowest if width == largest else width
+            width = further if flat else largest
         else:
-            self._width_now = {WIDEST: largest, NARROWEST: narrowest}.get(turn, self._width)
+            width = {WIDEST: largest, NARROWEST: narrowest}.get(turn, width)
+        if self._whole:
+            # Where levels are not timed, trees without tell what they take.
+            depth = 1 if flat and not self.on_host else self.largest.depth
+        self._size_now = width, depth
         if looks_at_plain or not (seen.pays or looks_at_trees):
             return [None] * batch
         self._drafted = batch
@@ -252,11 +247,9 @@ class AdaptiveShapes:
 
     def _shape(self) -> TreeShape:
         """Of the trees being drafted."""
-        width, most = self._width_now, self.largest
-        if width == most.width:
-            return most
-        capacity = TreeShape(width, most.depth, 1).capacity
-        return TreeShape(width, most.depth, min(most.nodes, capacity))
+        width, depth = self._size_now
+        capacity = TreeShape(width, depth, 1).capacity
+        return TreeShape(width, depth, min(self.largest.nodes, capacity))
 
     def _seen(self, batch: int) -> _Seen:
         """Of batches of about this size. Where trees are far from paying for fewer requests, as
@@ -279,8 +272,10 @@ class AdaptiveShapes:
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
         self.costs.drew(level)
+        if not self.on_host:
+            return True
         # Plain numbers: each call of numpy takes as long as ten requests.
-        bins = [_bin(sum(map(exp, row))) for row in score.tolist()]
+        bins = [bin_of(sum(map(exp, row))) for row in score.tolist()]
         self._bins.append(bins)
         if self._whole:
             return True
@@ -301,17 +296,19 @@ class AdaptiveShapes:
         found = []
         pays = self._seen(self._batch).pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
-        for tree in trees:
-            kept, chance = self.ops.tree_prune(tree, self.belief, cost)
-            often = pays and self._known >= TREES
-            if self._width_now == self._width and not (often and self._plans % REMEMBERED):
-                self._remember(tree, chance.numpy())
-            if self._whole and self._width_now == self.largest.width:
+        for drafted in trees:
+            tree = drafted.to(HOST)
+            pruned, chance = self.ops.tree_prune(tree, self.belief, cost)
+            often = pays and self.trees.known >= TREES
+            if self._size_now == self._size and not (often and self._plans % REMEMBERED):
+                self.trees.add(tree, chance.numpy(), self._bins, self._row)
+            if self._whole and self._size_now == (self.largest.width, self.largest.depth):
                 began = self.costs.clock()
-                self._remember_widths(tree, chance.numpy())
+                self.trees.add_whole(tree, chance.numpy())
                 # Other trees do without: that is not what their width takes.
                 self.costs.aside += self.costs.clock() - began
-            found.append(TreeBatch.of(kept, tree.max_depth))
+            kept = TreeBatch.of(pruned, tree.max_depth)
+            found.append(kept.to(drafted.tokens.device))
         return found
 
     def _cost_by_nodes(self, batch: int) -> torch.Tensor:
@@ -319,7 +316,7 @@ class AdaptiveShapes:
         one of too many numbers of rows."""
         if batch not in self._costs_by_nodes:
             rows = batch + np.arange(len(self._nodes_cost))
-            odd = (rows > FEW) & (rows % MULTIPLE > 0)
+            odd = (rows > FEW) & (rows % MULTIPLE > 0) & self.on_host
             odd[[0, -1]] = False
             cost = torch.from_numpy(np.where(odd, np.inf, self._nodes_cost))
             self._costs_by_nodes[batch] = cost
@@ -342,19 +339,22 @@ class AdaptiveShapes:
     def _learn(self, report: StepReport) -> None:
         drafted, before = self._drafted, self._drafted_before
         self._drafted, self._drafted_before = 0, drafted
-        usual = self._width_now == self._width_before == self._width
-        self._width_before = self._width_now
-        seconds = self.costs.saw(report, drafted, before, self._width_now)
+        usual = self._size_now == self._size_before == self._size
+        self._size_before, width = self._size_now, self._size_now[0]
+        seconds = self.costs.saw(report, drafted, before, width)
         tree, paths = report.tree, report.paths
-        accepted = 0 if paths is None else int(paths.length.sum())
+        accepted = 0
         if tree is not None and paths is not None:
-            self.ops.tally_paths(tree, paths.rows, paths.length, self.belief, MEMORY)
+            rows, length = paths.rows.to(HOST), paths.length.to(HOST)
+            self.ops.tally_paths(tree.to(HOST), rows, length, self.belief, MEMORY)
+            accepted = int(length.sum())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self._tokens += PROMPTS * (emitted - self._tokens)
         self._prompts += PROMPTS * (prompts - self._prompts)
         plain = self.costs.of_plain(report.batch)
         if self._look is not None and plain and not self.costs.first_time:
-            took = sum(believed_seconds(report)) - prompts * self.costs.of_prompt_row(trees=False)
+            took = sum(self.costs.believed(report))
+            took -= prompts * self.costs.of_prompt_row(trees=False)
             self._look.lost += took - plain * emitted / report.batch
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
         if seconds and self._rate and usual:
@@ -376,29 +376,37 @@ class AdaptiveShapes:
             plain_s=plain,
             forward_s=forward,
             row_s=row - forward,
-            level_s=costs.of_level(batch * self._width),
-            rest_s=costs.of_rest(batch, self._width),
+            level_s=costs.of_level(batch * self._size[0]),
+            rest_s=costs.of_rest(batch, self._size[0]),
         )
 
-    def _choose_width(self, batch: int) -> None:
-        """The one that promises the most tokens per second, of what the widest trees held."""
-        levels = np.ones(len(self.levels))
-        rates = [
-            self._tokens_per_s(batch, held, levels, width)
-            for held, width in zip(self._held, self.widths, strict=True)
-        ]
-        best = int(np.argmax(rates))
-        if rates[best] > FASTER * rates[self.widths.index(self._width)]:
-            self._width = self.widths[best]
-            self.nodes, self.levels = self._held[best].copy(), levels
+    def _choose_shape(self, batch: int) -> None:
+        """The width that promises the most tokens per second, of what the widest trees held, and
+        where that cannot be seen while they are drafted, the depth."""
+        trees = self.trees
+        levels = np.ones(len(trees.levels))
+        rates = np.array(
+            [
+                self._tokens_per_s(batch, held, levels, width)
+                for held, width in zip(trees.held, trees.widths, strict=True)
+            ]
+        )
+        if self.on_host:
+            rates[:, -1] = rates.max(axis=1)
+            rates[:, :-1] = 0.0
+        place, below = np.unravel_index(rates.argmax(), rates.shape)
+        width, depth = self._size
+        if rates[place, below] > FASTER * rates[trees.widths.index(width), depth - 1]:
+            self._size = trees.widths[int(place)], int(below) + 1
+            trees.become(*self._size)
 
     def _reassess(self, batch: int, anew: bool) -> None:
         """What a second is worth, and whether trees pay; `anew`: the width, too."""
         self.costs.solve()
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
-        if anew and self._seen_whole >= ENOUGH and self.costs.rest.known >= REMEMBERED:
-            self._choose_width(batch)
+        if anew and self.trees.known_whole >= ENOUGH and self.costs.known >= REMEMBERED:
+            self._choose_shape(batch)
         self._rate = self._expected(batch)
         rate = self._beside_prompts(self._promised(self._rate), trees=True)
         plain = self._beside_prompts(plain, trees=False)
@@ -407,9 +415,8 @@ class AdaptiveShapes:
         self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
         self._costs_by_nodes.clear()
         self._row = (self._nodes_cost[-1] - self._nodes_cost[0]) / most
-        self._level = worth * self.costs.of_level(batch * self._width)
-        shares, worths = (self._below[1:] / self._below[0]).tolist()
-        self._worths, self._bins_below = worths, [_bin(share) for share in shares]
+        self._level = worth * self.costs.of_level(batch * self._size[0])
+        self._worths, self._bins_below = self.trees.below()
         seen = self._seen(batch)
         if self._rate:
             seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
@@ -436,53 +443,20 @@ class AdaptiveShapes:
     def _expected(self, batch: int) -> float:
         """Tokens per second with trees, which are worth what they were lately; 0 before enough of
         them are known, and what steps with them take."""
-        if self._known < ENOUGH or self.costs.rest.known < REMEMBERED:
+        if self.trees.known < ENOUGH or self.costs.known < REMEMBERED:
             return 0.0
-        return self._tokens_per_s(batch, self.nodes, self.levels, self._width)
+        of_now = self.trees.nodes, self.trees.levels, self._size[0]
+        return float(self._tokens_per_s(batch, *of_now).max())
 
-    def _tokens_per_s(self, batch: int, nodes: np.ndarray, levels: np.ndarray, width: int) -> float:
-        """Where a request's trees have so many `nodes: [D, bins]` and `levels: [D]`."""
+    def _tokens_per_s(
+        self, batch: int, nodes: np.ndarray, levels: np.ndarray, width: int
+    ) -> np.ndarray:
+        """`[D]`, cut below each level, where a request's trees have so many `nodes: [D, bins]` and
+        `levels: [D]`; 0 before it is known what steps take."""
         # `[D, 1 + bins]`: of trees cut below a level, and the nodes below a chance left out.
         nodes = np.pad(batch * nodes.cumsum(axis=0), ((0, 0), (1, 0)))
         emitted = batch + (nodes * np.append(0.0, CHANCES)).cumsum(axis=1)
         drafted = levels.cumsum()[:, None]
         seconds = self.costs.of_trees(batch, drafted, nodes.cumsum(axis=1), width)
-        return float((emitted / seconds).max()) if seconds[0, 0] > 0 else 0.0
-
-    def _remember(self, tree: TreeBatch, chance: np.ndarray) -> None:
-        level, valid = tree.depth.numpy(), chance > 0
-        valid[:, 0] = False
-        found = self._binned(tree, chance, valid)
-        # The mean of all, till there are more than are remembered.
-        self._known += tree.batch_size
-        leaves = min(1 - tree.batch_size / self._known, (1 - WEIGHT) ** tree.batch_size)
-        self.nodes = leaves * self.nodes + (1 - leaves) * found
-        drafted = np.arange(len(self.levels)) < tree.max_depth
-        self.levels = leaves * self.levels + (1 - leaves) * drafted
-        for below in range(1, min(tree.max_depth, len(self._bins) + 1)):
-            bins = self._bins[below - 1]
-            found = np.where(level == below + 1, chance, 0.0)
-            worth = np.maximum(found - self._row, 0.0).sum(axis=1)
-            self._below *= (1 - WEIGHT) ** np.bincount(bins, minlength=SHARES)
-            for of_trees, each in enumerate((None, found.sum(axis=1), worth)):
-                self._below[of_trees] += np.bincount(bins, each, SHARES)
-
-    def _remember_widths(self, tree: TreeBatch, chance: np.ndarray) -> None:
-        self._seen_whole += tree.batch_size
-        leaves = min(1 - tree.batch_size / self._seen_whole, (1 - WEIGHT) ** tree.batch_size)
-        for place, width in enumerate(self.widths):
-            held = narrower(tree, width)
-            held[:, 0] = False
-            self._held[place] *= leaves
-            self._held[place] += (1 - leaves) * self._binned(tree, chance, held & (chance > 0))
-
-    def _binned(self, tree: TreeBatch, chance: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """`[D, bins]`: how many of the `rows: [B, R] bool` a tree has by level and chance."""
-        bins = np.clip(np.rint(-4 * np.log2(chance[rows])).astype(int), 0, len(CHANCES) - 1)
-        place = (tree.depth.numpy()[rows] - 1) * len(CHANCES) + bins
-        found = np.bincount(place, minlength=self.nodes.size) / tree.batch_size
-        return found.reshape(self.nodes.shape)
-
-
-def _bin(share: float) -> int:
-    return min(max(int(-2 * log2(share)), 0), SHARES - 1) if share > 0 else SHARES - 1
+        rates: np.ndarray = (emitted / seconds).max(axis=1) if seconds[0, 0] > 0 else 0 * levels
+        return rates

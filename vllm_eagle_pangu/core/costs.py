@@ -2,6 +2,7 @@
 """What a step takes by what it does, followed as steps report it."""
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class StepCosts:
         # Whether the last step was the first one with one of its numbers.
         self.first_time = False
 
+    @property
+    def known(self) -> int:
+        """Steps with trees that were learnt from."""
+        return self.rest.known
+
     def expect(self, rows: int, seconds: float) -> None:
         """A forward of so many rows is believed to take `seconds`."""
         self.forward.expect((1, rows, 0, 0), seconds)
@@ -56,14 +62,14 @@ class StepCosts:
         """Whether a forward with a node for each request takes far more, or less, than when plain
         steps were last looked at: then these do so, too."""
         features = (1, 2 * batch, batch, 0)
-        then, now = self._forward_then @ features, self.forward.each @ features
+        then, now = self._forward_then @ features, self.of_features() @ features
         return bool(then and not 1 / DRIFT < now / then < DRIFT)
 
     def look_at_plain(self, batch: int) -> None:
         """Plain steps of so many requests come next."""
         if self.drifted(batch):
             self.plain.doubt(DOUBTED)
-        self._forward_then = self.forward.each
+        self._forward_then = self.of_features()
 
     def of_plain(self, batch: int) -> float:
         """Seconds of a step without trees; 0 where none was seen."""
@@ -71,8 +77,16 @@ class StepCosts:
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
-        first, row, request, _ = self.forward.each
-        return first + row * (batch + nodes) + request * batch
+        first, row, request, _ = self.of_features()
+        return first + row * self.padded(batch + nodes) + request * batch
+
+    def of_features(self) -> np.ndarray:
+        """`[4]` seconds of a forward, by feature."""
+        return self.forward.each
+
+    def padded(self, rows: np.ndarray) -> np.ndarray:
+        """`[n]`: of how many rows forwards are that have so many to compute."""
+        return rows
 
     def of_level(self, rows: int) -> float:
         """Seconds of a level below the first, of as many rows as trees are wide together."""
@@ -109,7 +123,7 @@ class StepCosts:
         """Learn from a step, which drafted so many trees, so wide, and the one before it so many;
         returns its seconds as far as they are believed and not of prompts, 0 where it does not tell
         what trees take."""
-        forward, rest = believed_seconds(report)
+        forward, rest = self.believed(report)
         rest -= self.aside
         self.aside = 0.0
         batch, verified = report.batch, report.batch + report.nodes
@@ -137,11 +151,89 @@ class StepCosts:
                 return min(max(forward + rest - of_prompts, usual / HICCUP), usual * HICCUP)
         return 0.0
 
+    @staticmethod
+    def believed(report: StepReport) -> tuple[float, float]:
+        """Seconds of the forward, with its draws, and of all else."""
+        seconds = dict(report.seconds)
+        forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
+        # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
+        seconds["between"] = min(seconds.get("between", 0.0), forward)
+        return forward, sum(seconds.values())
 
-def believed_seconds(report: StepReport) -> tuple[float, float]:
-    """Of the forward, with its draws, and of all else."""
-    seconds = dict(report.seconds)
-    forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
-    # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
-    seconds["between"] = min(seconds.get("between", 0.0), forward)
-    return forward, sum(seconds.values())
+
+class WholeStepCosts(StepCosts):
+    """Seconds of steps whose stages run on a device: the host knows when all is done, no more.
+
+    So a step with trees is one sum, over rows of the forward, padded to the next of `sizes`, and
+    over levels and their rows: `whole`.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        # Behind the last one nothing is padded.
+        self.sizes = np.array(sorted(sizes), float)
+        self.whole = Durations(6)
+        self._below = 0
+
+    @property
+    def known(self) -> int:
+        """See `StepCosts`."""
+        return self.whole.known
+
+    def solve(self) -> None:
+        """See `StepCosts`."""
+        self.plain.solve()
+        self.whole.solve()
+
+    def of_features(self) -> np.ndarray:
+        """See `StepCosts`; with all that does not depend on levels."""
+        return self.whole.each[:4]
+
+    def padded(self, rows: np.ndarray) -> np.ndarray:
+        """See `StepCosts`."""
+        padded = np.append(self.sizes, np.inf)[np.searchsorted(self.sizes, rows)]
+        return np.where(np.isfinite(padded), padded, rows)
+
+    def of_level(self, rows: int) -> float:
+        """See `StepCosts`."""
+        return self.whole.of(0, 0, 0, 0, 1, rows)
+
+    def of_rest(self, trees: int, width: int) -> float:
+        """See `StepCosts`: it is in the forward."""
+        return 0.0
+
+    def of_prompt_row(self, trees: bool) -> float:
+        """See `StepCosts`."""
+        forward = self.whole.of(0, 0, 0, 1, 0, 0)
+        plain = self.plain.of(0, 0, 1) or forward
+        return max(forward, plain) if trees else plain
+
+    def drew(self, level: int) -> None:
+        """See `StepCosts`: so many levels are drafted below the first."""
+        self._below = level
+
+    def saw(self, report: StepReport, drafted: int, before: int, width: int) -> float:
+        """See `StepCosts`."""
+        took = sum(self.believed(report)) - self.aside
+        below, self._below, self.aside = self._below, 0, 0.0
+        batch, verified = report.batch, report.batch + report.nodes
+        prompts = report.rows - verified
+        if not report.nodes and not drafted and not before:
+            self.plain.add((1, batch, prompts), took)
+        elif min(drafted, before) > batch / 2:
+            rows = float(self.padded(np.array(verified)))
+            features = 1, rows, batch, prompts, below, below * drafted * width
+            usual = self.whole.of(*features)
+            self.whole.add(features, took)
+            if self.known > ENOUGH:
+                took = min(max(took, usual / HICCUP), usual * HICCUP)
+                return took - prompts * self.of_prompt_row(True)
+        return 0.0
+
+    @staticmethod
+    def believed(report: StepReport) -> tuple[float, float]:
+        """Seconds of all, and none: how long the forward takes is not seen."""
+        seconds = dict(report.seconds)
+        between = seconds.pop("between", 0.0)
+        took = sum(seconds.values())
+        return took + min(between, took), 0.0

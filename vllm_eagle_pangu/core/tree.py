@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch.nn.functional import pad
 
+from vllm_eagle_pangu.core.uploads import tensor_to
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.kernels.mask import ancestor_table, visible_rows
 from vllm_eagle_pangu.kernels.tree_build import Trees
@@ -62,6 +63,13 @@ class TreeBatch(Trees):
     def select(self, rows: torch.Tensor | slice) -> "TreeBatch":
         """The trees of requests `rows`: `[B'] int64`, in that order, or a slice of them."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _TENSORS})
+
+    def to(self, device: torch.device) -> "TreeBatch":
+        """The same trees there: waits for a device that they come from, not for one they go to."""
+        if device == self.tokens.device:
+            return self
+        there = {name: tensor_to(getattr(self, name), device) for name in _TENSORS}
+        return replace(self, **there)
 
     def cut(self, counts: torch.Tensor) -> "TreeBatch":
         """Keep the root and the first `counts[b]` nodes of each tree; the rest becomes padding.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host integers to the device, without waiting for it."""
+"""From the host to the device, without waiting for it."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,12 @@ def upload(device: torch.device, **arrays: Sequence[int] | np.ndarray) -> dict[s
     """
     parts = [np.asarray(array, dtype=np.int64) for array in arrays.values()]
     flat = torch.from_numpy(np.concatenate(parts))
-    if device.type != "cpu":
-        flat = flat.pin_memory().to(device, non_blocking=True)
+    flat = tensor_to(flat, device)
     return dict(zip(arrays, flat.split([len(part) for part in parts]), strict=True))
+
+
+def tensor_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` on `device`: by pinned memory as above where that is none, else when it is there."""
+    if device.type == "cpu":
+        return tensor.cpu()
+    return tensor.pin_memory().to(device, non_blocking=True)

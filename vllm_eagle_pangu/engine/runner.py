@@ -22,6 +22,7 @@ from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds
@@ -33,6 +34,7 @@ from vllm_eagle_pangu.engine.step_memory import StepMemory
 from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.env import forced_eager_attention
+from vllm_eagle_pangu.kernels.tree_prune import tree_prune
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.drafter import Eagle3Drafter
@@ -139,7 +141,7 @@ class TreeRunnerMixin(GPUModelRunner):
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
         self.step = Step(
             drafter,
-            self.tree_config.policy(self.ops),
+            self._policy(),
             self.pages,
             self.ops,
             limits.depth,
@@ -148,6 +150,16 @@ class TreeRunnerMixin(GPUModelRunner):
         )
         self.step_memory = self._allocate_scratch(limits)
         self.step_memory.log(self.cache_config.kv_cache_memory_bytes)
+
+    def _policy(self) -> TreePolicy:
+        """Trees that follow latency are chosen on the host, wherever they are drafted."""
+        config = self.tree_config
+        if config.tree_policy != "adaptive" or self.device.type == "cpu":
+            return config.policy(self.ops)
+        of_host = Ops.bind("reference" if self.reference_mode else "cpp")
+        tree_prune.prepare(of_host.implementation)
+        sizes = self.compilation_config.cudagraph_capture_sizes or ()
+        return config.policy(of_host, on_host=False, sizes=sizes)
 
     def _attention_layers(self) -> dict[str, Attention]:
         """The target's and the drafter's."""
@@ -210,7 +222,7 @@ class TreeRunnerMixin(GPUModelRunner):
     def profile_forward(self) -> None:
         """Tell a policy that follows latency what rows cost, before its first step."""
         policy = self.step.policy
-        if not isinstance(policy, AdaptiveShapes):
+        if not isinstance(policy, AdaptiveShapes) or not policy.on_host:
             return
         most, _ = self.step_memory.target_logits
         for rows, seconds in forward_seconds(self, most).items():

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What trees of late held, by the chances of their nodes: by that the next ones are chosen."""
+
+from collections.abc import Sequence
+from math import log2
+
+import numpy as np
+
+from vllm_eagle_pangu.core.narrower import narrower
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
+
+# Nodes by chance: 32 bins from 1 down to 1/256.
+CHANCES = 2.0 ** -(np.arange(32) / 4)
+# Bins of what the nodes of a level have of all probability: two for each halving.
+SHARES = 16
+# What one request's tree weighs in what is remembered.
+WEIGHT = 0.05
+# Widths that there are, up to the largest shape's.
+WIDTHS = (1, 2, 4, 8)
+
+
+class Remembered:
+    """Of a request's trees, mean numbers of nodes by level and chance.
+
+    `nodes: [D, bins]`: of trees as they are drafted by now, and `levels: [D]`, how often each level
+    was. `held: [widths, D, bins]`: of trees as wide and deep as may be, what trees of each of
+    `widths` would hold of them. `known`, `known_whole`: how many trees either is of.
+    """
+
+    def __init__(self, largest: TreeShape) -> None:
+        self.widths = [width for width in WIDTHS if width < largest.width] + [largest.width]
+        self.nodes = np.zeros((largest.depth, len(CHANCES)))
+        self.levels = np.zeros(largest.depth)
+        self.held = np.zeros((len(self.widths), *self.nodes.shape))
+        self.known = self.known_whole = 0
+        # `[3, SHARES]`, by the sum of the probabilities that the head gave the nodes of some level:
+        # trees that went on below, the chances of their new nodes, and what these were worth beside
+        # their rows. At first as much as the head says.
+        share = 2.0 ** -((np.arange(SHARES) + 0.5) / 2)
+        self._below = np.stack([np.ones(SHARES), share, share])
+
+    def below(self) -> tuple[list[float], list[int]]:
+        """By bin of a level's probabilities, what a tree's next level is worth, and its bin."""
+        shares, worths = (self._below[1:] / self._below[0]).tolist()
+        return worths, [bin_of(share) for share in shares]
+
+    def become(self, width: int, depth: int) -> None:
+        """Trees are drafted so wide, one of `widths`, and so deep, from now on."""
+        self.levels = (np.arange(len(self.levels)) < depth).astype(float)
+        self.nodes = self.held[self.widths.index(width)] * self.levels[:, None]
+
+    def add(
+        self, tree: TreeBatch, chance: np.ndarray, bins: Sequence[Sequence[int]], row: float
+    ) -> None:
+        """Trees as they are drafted by now; `chance: [B, R]`.
+
+        `bins`: by level, as far as known, that of each tree's probabilities. `row`: in tokens, what
+        a node costs.
+        """
+        level, valid = tree.depth.numpy(), chance > 0
+        valid[:, 0] = False
+        found = self._binned(tree, chance, valid)
+        # The mean of all, till there are more than are remembered.
+        self.known += tree.batch_size
+        leaves = _leaves(tree.batch_size, self.known)
+        self.nodes = leaves * self.nodes + (1 - leaves) * found
+        drafted = np.arange(len(self.levels)) < tree.max_depth
+        self.levels = leaves * self.levels + (1 - leaves) * drafted
+        for below in range(1, min(tree.max_depth, len(bins) + 1)):
+            of_level = bins[below - 1]
+            found = np.where(level == below + 1, chance, 0.0)
+            worth = np.maximum(found - row, 0.0).sum(axis=1)
+            self._below *= (1 - WEIGHT) ** np.bincount(of_level, minlength=SHARES)
+            for of_trees, each in enumerate((None, found.sum(axis=1), worth)):
+                self._below[of_trees] += np.bincount(of_level, each, SHARES)
+
+    def add_whole(self, tree: TreeBatch, chance: np.ndarray) -> None:
+        """Trees as wide and deep as may be; `chance: [B, R]`."""
+        self.known_whole += tree.batch_size
+        leaves = _leaves(tree.batch_size, self.known_whole)
+        for place, width in enumerate(self.widths):
+            held = narrower(tree, width)
+            held[:, 0] = False
+            self.held[place] *= leaves
+            self.held[place] += (1 - leaves) * self._binned(tree, chance, held & (chance > 0))
+
+    def _binned(self, tree: TreeBatch, chance: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """`[D, bins]`: how many of the `rows: [B, R] bool` a tree has by level and chance."""
+        bins = np.clip(np.rint(-4 * np.log2(chance[rows])).astype(int), 0, len(CHANCES) - 1)
+        place = (tree.depth.numpy()[rows] - 1) * len(CHANCES) + bins
+        found = np.bincount(place, minlength=self.nodes.size) / tree.batch_size
+        return found.reshape(self.nodes.shape)
+
+
+def bin_of(share: float) -> int:
+    """Of what the nodes of a level have of all probability."""
+    return min(max(int(-2 * log2(share)), 0), SHARES - 1) if share > 0 else SHARES - 1
+
+
+def _leaves(trees: int, known: int) -> float:
+    """What so many new trees leave of all that are known with them."""
+    return float(min(1 - trees / known, (1 - WEIGHT) ** trees))
