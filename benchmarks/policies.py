@@ -2,9 +2,10 @@
 """Tree policies against each other and against an oracle, in a simulator: no clock but its own.
 
     python benchmarks/policies.py record --pair demo runs/policies-demo.npz
-    python benchmarks/policies.py compare runs/policies-demo.npz [--batches 1 2 4 8 16 32]
+    python benchmarks/policies.py compare runs/policies-demo.npz [--batches 1 2 4 8 16 32] [--gpu]
     python benchmarks/policies.py ablate runs/policies-demo.npz
     python benchmarks/policies.py disturb runs/policies-demo.npz --batches 1 8 32
+    python benchmarks/policies.py overlap runs/policies-demo.npz [--gpu]
     python benchmarks/policies.py choose --pair demo --batches 1 8 32
 
 `record` decodes a pair's prompts with real engines, and keeps every candidate that the head would
@@ -12,7 +13,9 @@ have drafted at every token, and what the parts of a step take at several batch 
 serves those texts to B clients at a time: trees, their walk and the policies are the engine's own,
 step times are what was recorded, with 10 % of noise. The oracle knows what the target will say.
 `ablate` adds the parts of adaptive trees one by one. `disturb` has adaptive trees start with wrong
-costs, with a head that is never right, or a machine slow down. `choose` decodes with a real engine,
+costs, with a head that is never right, or a machine slow down. `overlap` says what it would bring
+to draft the next trees while the target still verifies (Yggdrasil's ahead-of-time drafts).
+`--gpu`: with times like those of a GPU, which nobody measured. `choose` decodes with a real engine,
 trees for all whether they pay or not, and says what of a step the choice itself takes.
 """
 
@@ -28,33 +31,25 @@ import numpy as np
 import torch
 from candidates import GrowOnly
 from engines import engine, prompts_of, save
+from simulator import EVERYTHING, OPS, SHAPE, STEPS, Machine, course, settled, speed
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.costs import StepCosts
-from vllm_eagle_pangu.core.narrower import narrower
-from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import FixedShape, StepReport, TreePolicy
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.kernels.tree_accept import AcceptedPaths
-from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.files import markdown
 from vllm_eagle_pangu.measure.method import Method, adaptive, tree
 
-SHAPE = TreeShape(4, 5, 16)
-EVERYTHING = TreeShape(SHAPE.width, SHAPE.depth, SHAPE.capacity)
 BATCHES = (1, 2, 4, 8, 16, 32)
-OPS = Ops.bind("cpp")
-NOISE = 0.1
 # Steps with trees, or without, one behind the other; how often all is decoded to see what it takes.
 TURN, REPEATS = 8, 3
 PLAIN = FixedShape(None)
 # A number of rows that was seen less often is not believed.
 OFTEN = 5
-STEPS = 1500
 WINDOW = 100
 FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), (4, 12), (5, 16))]
 
@@ -209,124 +204,6 @@ def _line(forwards: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(features / usual[:, None], np.ones(len(often)))[0]
 
 
-# ---- what is simulated ----
-
-
-class Machine:
-    """A clock that goes on by what was recorded, each time times a random factor.
-
-    `factor`: on every time from now on.
-    """
-
-    def __init__(self, recorded: dict[str, np.ndarray], seed: int = 0) -> None:
-        self.now, self.factor = 0.0, 1.0
-        self._recorded, self._random = recorded, np.random.default_rng(seed)
-
-    def takes(self, part: str, *size: float) -> float:
-        """Seconds of a part of a step, by which the clock goes on."""
-        known = self._recorded[part]
-        if part == "forward":
-            seconds = float(known @ (1, *size))
-        else:
-            seconds = float(np.interp(*size, *known.T))
-        seconds *= self.factor * self._random.lognormal(0.0, NOISE)
-        self.now += seconds
-        return seconds
-
-
-class Service:
-    """B clients that are served in closed loop, by a policy that does not know it is no engine.
-
-    `at`, `last`: `[B]`, where each client's last token lies, and that of its text. `oracle`: of the
-    trees nothing is verified but what will be accepted.
-    """
-
-    def __init__(
-        self, recorded: dict[str, np.ndarray], batch: int, machine: Machine, oracle: bool
-    ) -> None:
-        names = ("tokens", "score", "parent")
-        self.tokens, self.score, self.parent = (torch.from_numpy(recorded[n]) for n in names)
-        ends = recorded["lengths"].cumsum()
-        self.texts = list(zip(ends - recorded["lengths"], ends - 1, strict=True))
-        self.machine, self.oracle, self.random = machine, oracle, random.Random(0)
-        self.at, self.last = np.zeros(batch, int), np.full(batch, -1)
-        self.trees: TreeBatch | None = None
-        self.drafted = np.zeros(0, int)
-        self.emitted = 0
-
-    def step(self, policy: TreePolicy) -> None:
-        """Verify the trees of the last step, draft the next ones, tell the policy."""
-        for client in np.flatnonzero(self.at >= self.last):
-            begin, self.last[client] = self.random.choice(self.texts)
-            self.at[client] = self.random.randrange(begin, self.last[client])
-        batch, trees, paths = len(self.at), self.trees, None
-        nodes, gained = np.zeros(batch, int), np.ones(batch, int)
-        if trees is not None:
-            paths = self._walk(trees)
-            gained[self.drafted] += paths.length.numpy()
-            nodes = (paths.length if self.oracle else trees.node_count).numpy()
-        rows, takes = batch + int(nodes.sum()), self.machine.takes
-        verified, seconds = len(self.drafted), dict[str, float]()
-        forward = rows, batch, int(np.count_nonzero(nodes))
-        if verified:
-            seconds["verify"] = takes("forward", *forward)
-        gained = np.minimum(gained, self.last - self.at)
-        self.at += gained
-        self.emitted += int(gained.sum())
-        drafted = self._draft(policy, seconds)
-        if not verified:
-            seconds["verify"] = takes("forward", *forward) if drafted else takes("plain", batch)
-        if verified or drafted:
-            seconds["other"] = takes("rest", max(verified, drafted))
-        policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds))
-
-    def _walk(self, trees: TreeBatch) -> AcceptedPaths:
-        """As far as the trees hold the texts; beyond these nothing is accepted."""
-        place = self.at[self.drafted, None] + np.arange(1, SHAPE.depth + 2)
-        ended = torch.from_numpy(place > self.last[self.drafted, None])
-        behind = self.tokens[:, 0][torch.from_numpy(place).clamp(max=len(self.tokens) - 1)]
-        draws = behind.masked_fill(ended, -1).gather(1, trees.depth)
-        return OPS.tree_accept(trees.tokens, trees.parent, trees.valid, draws, SHAPE.depth)
-
-    def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> int:
-        """How many trees were drafted; those without nodes are not verified."""
-        able = np.flatnonzero(self.at < self.last)
-        views = [RequestView(str(client), 0, 0, 99, False, True) for client in able]
-        rests = self.trees is None and policy.rests(len(self.at))
-        plan = [None] * len(views) if rests or not views else policy.plan(views)
-        chosen = [shape is not None for shape in plan]
-        self.trees, self.drafted = None, able[np.array(chosen, bool)]
-        if not any(chosen):
-            return 0
-        (shape,) = {shape for shape in plan if shape}
-        at, count = torch.from_numpy(self.at[self.drafted]), len(self.drafted)
-        tokens, score, parent = (of[at, 1:] for of in (self.tokens, self.score, self.parent))
-        width, roots = SHAPE.width, self.tokens[at, 0]
-        if shape.width < width:
-            every = EVERYTHING.width, EVERYTHING.depth, EVERYTHING.nodes
-            whole = OPS.tree_build(roots, tokens, score, parent, *every)
-            held = narrower(TreeBatch.of(whole, SHAPE.depth), shape.width)
-            score = score.masked_fill(~torch.from_numpy(held[:, 1:]), -torch.inf)
-        began, depth = self.machine.now, 1
-        while depth < shape.depth:
-            level = score[:, level_slice(width, depth)]
-            if not policy.deepen(depth, level.topk(shape.width, dim=1).values):
-                break
-            depth += 1
-            self.machine.takes("level", count * shape.width / width)
-        seconds["grow"] = self.machine.now - began
-        of_levels = slice(0, level_slice(width, depth).stop)
-        nodes = min(shape.nodes, of_levels.stop)
-        candidates = [values[:, of_levels] for values in (tokens, score, parent)]
-        trees = OPS.tree_build(roots, *candidates, width, depth, nodes)
-        (kept,) = policy.keep([TreeBatch.of(trees, depth)], len(self.at))
-        with_nodes = np.flatnonzero(kept.node_count)
-        if len(with_nodes):
-            self.trees = kept.select(torch.from_numpy(with_nodes))
-        self.drafted = self.drafted[with_nodes]
-        return count
-
-
 # ---- who is compared ----
 
 
@@ -371,52 +248,22 @@ class Always(AdaptiveShapes):
         return TreeBatch.of(by_chance, tree.max_depth).cut(most)
 
 
-def course(
-    recorded: dict[str, np.ndarray],
-    batch: int,
-    policy: TreePolicy,
-    steps: int = STEPS,
-    believed: float = 1.0,
-    slower: tuple[int, float] = (0, 1.0),
-    oracle: bool = False,
-) -> np.ndarray:
-    """`[steps + 1, 2]`: tokens and seconds since the start.
+def like_a_gpu(recorded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With times of a GPU's kind in place of what was recorded.
 
-    `believed`: of what a forward takes, what the profile at the start says. `slower`: from this
-    step on everything takes so many times as long. `oracle`: see `Service`.
+    Plain decoding is that of an H100 with Llama-3.1-8B, 158 tokens a second; all else is made up:
+    60 rows more take a tenth longer, a level a sixteenth.
     """
-    machine = Machine(recorded)
-    if isinstance(policy, AdaptiveShapes):
-        policy.costs.clock = lambda: machine.now
-        # As the engine does at its start.
-        for rows in 2 ** np.arange(10):
-            first, row = believed * recorded["forward"][:2]
-            policy.costs.expect(int(rows), float(first + row * rows))
-    service = Service(recorded, batch, machine, oracle)
-    found = [(0, 0.0)]
-    for step in range(steps):
-        if step == slower[0]:
-            machine.factor = slower[1]
-        service.step(policy)
-        found.append((service.emitted, machine.now))
-    return np.array(found)
-
-
-def speed(run: np.ndarray, begin: int, end: int) -> float:
-    """Tokens per second from one step to another."""
-    tokens, seconds = run[end] - run[begin]
-    return float(tokens / seconds)
-
-
-def settled(
-    recorded: dict[str, np.ndarray], batch: int, policy: TreePolicy, oracle: bool = False
-) -> float:
-    """Tokens per second after a third of the steps."""
-    return speed(course(recorded, batch, policy, oracle=oracle), STEPS // 3, STEPS)
+    seconds = {"plain": 6.3e-3, "level": 0.4e-3, "rest": 1.5e-3}
+    each = {part: np.array([(b, of_part) for b in BATCHES]) for part, of_part in seconds.items()}
+    return {**recorded, **each, "forward": np.array([5.6e-3, 1e-5, 0.0, 0.0])}
 
 
 def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
-    """By batch size, every policy's speed over plain decoding's."""
+    """By batch size, every policy's speed over plain decoding's.
+
+    `planned`: adaptive trees as on a device, and all that the head drafts at most.
+    """
     depths = range(1, SHAPE.depth + 1)
     shapes = [TreeShape(4, depth, min(16, TreeShape(4, depth, 1).capacity)) for depth in depths]
     for batch in batches:
@@ -428,8 +275,41 @@ def compare(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
             "default": fixed[4, 5, 16],
             "best fixed": max(1.0, *fixed.values()),
             "adaptive": settled(recorded, batch, AdaptiveShapes(SHAPE, OPS)) / plain,
+            "planned": settled(recorded, batch, AdaptiveShapes(EVERYTHING, OPS, False)) / plain,
             "oracle": max(1.0, *told),
         }
+
+
+def overlap(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
+    """By batch size, what it brings to draft behind the likeliest path while that is verified.
+
+    `right`: how often all of it is accepted, and what the head guesses behind it is what comes:
+    only then the levels are there already. In steps' time: `shared`, what is won where target and
+    drafter share the cores, as on a CPU, so that drafting in vain costs what it takes; `beside`,
+    where it costs nothing.
+    """
+    tokens, score, parent = (torch.from_numpy(recorded[n]) for n in ("tokens", "score", "parent"))
+    # Where a text still has as many tokens.
+    left = np.concatenate([np.arange(length)[::-1] for length in recorded["lengths"]])
+    at = torch.from_numpy(np.flatnonzero(left > SHAPE.depth))
+    node, right = torch.zeros_like(at), torch.ones_like(at, dtype=torch.bool)
+    for depth in range(1, SHAPE.depth + 1):
+        children = score[at].masked_fill(parent[at] != node[:, None], -torch.inf)
+        node = children[:, 1:].argmax(dim=1) + 1
+        right &= tokens[at].gather(1, node[:, None])[:, 0] == tokens[at + depth, 0]
+    behind = at + SHAPE.depth
+    right &= tokens[behind, 1] == tokens[behind + 1, 0]
+    share = float(right.float().mean())
+    machine = Machine(recorded)
+    for batch in batches:
+        run = course(recorded, batch, FixedShape(SHAPE))
+        step = float(run[-1, 1]) / STEPS
+        levels = [0.0] + [machine.usual("level", left) for left in range(1, batch + 1)]
+        wrong = np.random.default_rng(0).binomial(batch, 1 - share, size=10_000)
+        saved = (SHAPE.depth - 1) * (levels[batch] - np.array(levels)[wrong].mean())
+        spent = (SHAPE.depth - 1) * levels[batch]
+        row = {"batch": batch, "right": share, "drafting": spent / step}
+        yield {**row, "shared": (saved - spent) / step, "beside": saved / step}
 
 
 def ablate(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
@@ -495,11 +375,12 @@ def main() -> None:
     recorder.add_argument("file", type=Path)
     chooser = commands.add_parser("choose")
     chooser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
-    simulated = {"compare": compare, "ablate": ablate, "disturb": disturb}
+    simulated = {"compare": compare, "ablate": ablate, "disturb": disturb, "overlap": overlap}
     for command in (chooser, *map(commands.add_parser, simulated)):
         command.add_argument("--batches", type=int, nargs="+", default=BATCHES)
         if command is not chooser:
             command.add_argument("file", type=Path)
+            command.add_argument("--gpu", action="store_true", help="with times like those of one")
     arguments = parser.parse_args()
     name = arguments.command
     if name == "record":
@@ -513,6 +394,8 @@ def main() -> None:
     else:
         recorded = dict(np.load(arguments.file))
         stem = arguments.file.stem
+        if arguments.gpu:
+            recorded, stem = like_a_gpu(recorded), f"{stem}-gpu"
         found_rows = simulated[name](recorded, arguments.batches)
     rows = []
     for row in found_rows:
