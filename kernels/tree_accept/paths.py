@@ -23,6 +23,12 @@ class AcceptedPaths:
     output: torch.Tensor
 
     @classmethod
+    def empty(cls, batch: int, depth: int, device: torch.device) -> "AcceptedPaths":
+        """Uninitialised."""
+        rows, output = torch.empty(2, batch, depth + 1, dtype=torch.int64, device=device)
+        return cls(rows, torch.empty(batch, dtype=torch.int64, device=device), output)
+
+    @classmethod
     def of_roots(cls, drawn: torch.Tensor, depth: int) -> "AcceptedPaths":
         """Nothing accepted: each of B requests emits `drawn: [B] int64`. `depth`: D.
 
