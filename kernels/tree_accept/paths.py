@@ -24,9 +24,9 @@ class AcceptedPaths:
 
     @classmethod
     def empty(cls, batch: int, depth: int, device: torch.device) -> "AcceptedPaths":
-        """Uninitialised."""
-        rows, output = torch.empty(2, batch, depth + 1, dtype=torch.int64, device=device)
-        return cls(rows, torch.empty(batch, dtype=torch.int64, device=device), output)
+        """Uninitialised; each allocated, as Triton compiles for what is aligned like that."""
+        shapes = ((batch, depth + 1), (batch,), (batch, depth + 1))
+        return cls(*(torch.empty(shape, dtype=torch.int64, device=device) for shape in shapes))
 
     @classmethod
     def of_roots(cls, drawn: torch.Tensor, depth: int) -> "AcceptedPaths":
