@@ -14,6 +14,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,32 +59,43 @@ def load_native(name: str, folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def native_op(
-    module: str, op: str, call: struct.Struct, function: str | None = None, result: Any = None
-) -> Callable[[], Callable[[bytes], Any]]:
-    """Gives the C function of an op that takes a packed `call`; compiles as `load_native` does.
+@dataclass(frozen=True)
+class NativeOp:
+    """The C function of an op, called with what its `Call` holds; compiles as `load_native` does.
 
-    `module`: the file beside whose folder cpu/ its sources lie; `function`: its name where it is
-    not the op's; `result`: its ctypes type, None for void.
+    `module`: the file beside whose folder cpu/ its sources lie; `call`: the fields of `Call`, for
+    `struct`; `function`: its name where it is not the op's; `result`: its ctypes type, None for
+    void.
     """
 
-    @functools.cache
-    def entry() -> Callable[[bytes], Any]:
-        folder = Path(module).parent
+    module: str
+    op: str
+    call: str
+    function: str | None = None
+    result: Any = None
+
+    def __call__(self, *fields: torch.Tensor | float | None) -> Any:
+        """Tensors go by address, contiguous, so what is written must be so; None is 0."""
+        # Held until the call returns.
+        held = [each.contiguous() if isinstance(each, torch.Tensor) else each for each in fields]
+        plain = [each.data_ptr() if isinstance(each, torch.Tensor) else each or 0 for each in held]
+        return self.entry(struct.pack(self.call, *plain))
+
+    def prepare(self) -> Callable[[bytes], Any]:
+        """Compile it, unless an earlier process did."""
+        return self.entry
+
+    @functools.cached_property
+    def entry(self) -> Callable[[bytes], Any]:
+        folder = Path(self.module).parent
         library = load_native(folder.name, folder / "cpu")
-        call_bytes = library[f"{op}_call_bytes"]
+        call_bytes = library[f"{self.op}_call_bytes"]
         call_bytes.restype = ctypes.c_int64
-        assert call_bytes() == call.size, f"{op}: the C++ Call and {call.format} differ"
-        found = library[function or op]
-        found.argtypes, found.restype = (ctypes.c_char_p,), result
+        size = struct.calcsize(self.call)
+        assert call_bytes() == size, f"{self.op}: the C++ Call and {self.call} differ"
+        found = library[self.function or self.op]
+        found.argtypes, found.restype = (ctypes.c_char_p,), self.result
         return found
-
-    return entry
-
-
-def addresses(*tensors: torch.Tensor | None) -> list[int]:
-    """Where their data lie, to be packed into a call; 0 for None. Hold them until it returns."""
-    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 @functools.cache

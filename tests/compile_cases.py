@@ -217,7 +217,7 @@ def _is_one(value: Any) -> bool:
 
 def tree_build_cases() -> Iterator[CompileCase]:
     """(W, D, M) = (4, 5, 16), (8, 6, 64) and (8, 8, 128)."""
-    types = "*i64 *i64 *fp32 *i64 *i64 *i64 *i64 *i8 *fp32 *i8 i32 i32 i32 i32"
+    types = "*i64 *i64 *fp32 *i64 *i64 *i64 *i64 *i8 *i8 *fp32 i32 i32 i32 i32"
     for candidates, columns in ((128, 32), (512, 128), (512, 256)):
         yield compile_case(
             f"tree_build_{candidates}_{columns}",

@@ -112,20 +112,14 @@ class TreeConfig:
         return TraceConfig(folder, self.trace_sample_rate, self.trace_max_bytes)
 
     def _check_chain(self) -> None:
-        if self.tree_width != 1:
-            raise refusal(
-                "tree_width",
-                self.tree_width,
-                "a chain is one node wide",
-                'remove "tree_width", or set "tree_policy" to "dynamic"',
-            )
-        if self.tree_depth != self.num_speculative_tokens:
-            raise refusal(
-                "tree_depth",
-                self.tree_depth,
-                f"a chain of num_speculative_tokens={self.num_speculative_tokens} is as deep",
-                'remove "tree_depth", or set "tree_policy" to "dynamic"',
-            )
+        length = self.num_speculative_tokens
+        for key, of_a_chain, problem in (
+            ("tree_width", 1, "a chain is one node wide"),
+            ("tree_depth", length, f"a chain of num_speculative_tokens={length} is as deep"),
+        ):
+            if (value := getattr(self, key)) != of_a_chain:
+                mend = f'remove "{key}", or set "tree_policy" to "dynamic"'
+                raise refusal(key, value, problem, mend)
 
     def _check_budget(self) -> None:
         M, W, D = self.num_speculative_tokens, self.tree_width, self.tree_depth

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 # Rows that a program fills at a time: a tree has D+1, a prefill chunk many.
 BLOCK = 64
@@ -106,26 +107,12 @@ def draft_batch(
     """See `reference.draft_batch`; nothing waits for the device."""
     batch, path_columns = paths.rows.shape
     drafted = DraftRows.empty(batch, rows, input_ids.device)
-    _draft_batch_kernel[(batch + 1,)](
-        input_ids.contiguous(),
-        positions.contiguous(),
-        query_start.contiguous(),
-        is_tree.contiguous().view(torch.int8),
-        paths.rows.contiguous(),
-        paths.length.contiguous(),
-        paths.output.contiguous(),
-        next_tokens.contiguous(),
-        linear_slots.contiguous(),
-        drafted.tokens,
-        drafted.positions,
-        drafted.hidden_rows,
-        drafted.slots,
-        drafted.query_start,
-        drafted.sample_rows,
-        batch,
-        input_ids.shape[0],
-        depth,
-        path_columns,
+    launch(
+        _draft_batch_kernel,
+        (batch + 1,),
+        *(input_ids, positions, query_start, is_tree, *vars(paths).values()),
+        *(next_tokens, linear_slots, *vars(drafted).values()),
+        *(batch, input_ids.shape[0], depth, path_columns),
         BATCH=triton.next_power_of_2(max(batch, 1)),
         BLOCK=BLOCK,
         num_warps=1,

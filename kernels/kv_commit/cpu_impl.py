@@ -5,19 +5,17 @@ There is too little work to pay for torch ops, or for vLLM's cache write once pe
 """
 
 import ctypes
-import struct
 
 import torch
 
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
-from vllm_eagle_pangu.kernels.native import addresses, native_op
+from vllm_eagle_pangu.kernels.native import NativeOp
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
-_CALL = struct.Struct("@3P3q")
-prepare = _entry = native_op(__file__, "commit_slots", _CALL, result=ctypes.c_int32)
+_commit_slots = NativeOp(__file__, "commit_slots", "@3P3q", result=ctypes.c_int32)
 # Two pointers, eight sizes and strides, and eight for the pages of each side.
-_PAGES_CALL = struct.Struct("@2P24q")
-_pages_entry = native_op(__file__, "commit_pages", _PAGES_CALL)
+_commit_pages = NativeOp(__file__, "commit_pages", "@2P24q")
+prepare = _commit_slots.prepare
 
 
 def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.Tensor:
@@ -30,10 +28,8 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     assert path_batch == batch, (linear_slots.shape, path_rows.shape)
     assert path_rows.dtype == linear_slots.dtype == torch.int64, path_rows.dtype
     assert path_rows.is_cpu and linear_slots.is_cpu, "the cpp implementation takes CPU tensors"
-    path, linear_slots = path_rows.contiguous(), linear_slots.contiguous()
     slots = torch.empty(batch, rows, dtype=torch.int64)
-    tensors = addresses(path, linear_slots, slots)
-    in_tree = _entry()(_CALL.pack(*tensors, batch, rows, path_columns))
+    in_tree = _commit_slots(path_rows, linear_slots, slots, batch, rows, path_columns)
     assert in_tree, "commit: a path leaves its tree"
     return slots
 
@@ -47,19 +43,17 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     key, pages = layers.keys[0], layers.pages[0]
     assert key.dtype == pages.key.dtype, (key.dtype, pages.key.dtype)
     assert key.element_size() in (2, 4) and key.is_cpu and slots.dtype == torch.int64, key.dtype
-    slots = slots.contiguous()
-    _pages_entry()(
-        _PAGES_CALL.pack(
-            *addresses(layers.addresses, slots),
-            len(layers.keys),
-            len(slots),
-            *key.shape[1:],
-            pages.shape[2],
-            key.element_size(),
-            *key.stride()[:2],
-            *_steps(pages, pages.key),
-            *_steps(pages, pages.value),
-        )
+    _commit_pages(
+        layers.addresses,
+        slots,
+        len(layers.keys),
+        len(slots),
+        *key.shape[1:],
+        pages.shape[2],
+        key.element_size(),
+        *key.stride()[:2],
+        *_steps(pages, pages.key),
+        *_steps(pages, pages.value),
     )
 
 

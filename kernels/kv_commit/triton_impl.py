@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.kv_commit.layers import CommitLayers
+from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 _TYPES = {
     torch.float32: tl.float32,
@@ -45,17 +46,14 @@ def commit_slots(path_rows: torch.Tensor, linear_slots: torch.Tensor) -> torch.T
     path_columns = path_rows.shape[1]
     assert path_rows.shape[0] == batch, (linear_slots.shape, path_rows.shape)
     slots = torch.empty(batch, rows, dtype=torch.int64, device=linear_slots.device)
-    if batch:
-        _commit_slots_kernel[(batch,)](
-            path_rows.contiguous(),
-            linear_slots.contiguous(),
-            slots,
-            rows,
-            path_columns,
-            ROWS=triton.next_power_of_2(rows),
-            PATH=triton.next_power_of_2(path_columns),
-            num_warps=1,
-        )
+    launch(
+        _commit_slots_kernel,
+        (batch,),
+        *(path_rows, linear_slots, slots, rows, path_columns),
+        ROWS=triton.next_power_of_2(rows),
+        PATH=triton.next_power_of_2(path_columns),
+        num_warps=1,
+    )
     return slots
 
 
@@ -119,11 +117,11 @@ def commit_pages(layers: CommitLayers, slots: torch.Tensor) -> None:
     layers.check_rows(slots)
     key, pages = layers.keys[0], layers.pages[0]
     _, heads, head_size = key.shape
-    if not slots.numel():
-        return
-    _commit_pages_kernel[(slots.shape[0], len(layers.keys))](
+    launch(
+        _commit_pages_kernel,
+        (slots.shape[0], len(layers.keys)),
         layers.addresses,
-        slots.contiguous(),
+        slots,
         *key.stride()[:2],
         *pages.key.stride(),
         *pages.value.stride(),

@@ -23,6 +23,12 @@ class AcceptedPaths:
     output: torch.Tensor
 
     @classmethod
+    def empty(cls, batch: int, depth: int, device: torch.device) -> "AcceptedPaths":
+        """Uninitialised; each allocated, as Triton compiles for what is aligned like that."""
+        shapes = ((batch, depth + 1), (batch,), (batch, depth + 1))
+        return cls(*(torch.empty(shape, dtype=torch.int64, device=device) for shape in shapes))
+
+    @classmethod
     def of_roots(cls, drawn: torch.Tensor, depth: int) -> "AcceptedPaths":
         """Nothing accepted: each of B requests emits `drawn: [B] int64`. `depth`: D.
 

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 
 @triton.jit(do_not_specialize=["rows", "depth"])
@@ -57,21 +58,14 @@ def tree_accept(
     """See `reference.tree_accept`; one launch, nothing waits for the device."""
     batch, rows = draws.shape
     assert tokens.shape == draws.shape, (tokens.shape, draws.shape)
-    path = torch.empty(batch, depth + 1, dtype=torch.int64, device=draws.device)
-    output = torch.empty_like(path)
-    length = torch.empty(batch, dtype=torch.int64, device=draws.device)
-    if batch:
-        _tree_accept_kernel[(batch,)](
-            tokens.contiguous(),
-            parent.contiguous(),
-            valid.contiguous().view(torch.int8),
-            draws.contiguous(),
-            path,
-            length,
-            output,
-            rows,
-            depth,
-            ROWS=triton.next_power_of_2(rows),
-            num_warps=1,
-        )
-    return AcceptedPaths(path, length, output)
+    paths = AcceptedPaths.empty(batch, depth, draws.device)
+    launch(
+        _tree_accept_kernel,
+        (batch,),
+        *(tokens, parent, valid, draws, *vars(paths).values()),
+        rows,
+        depth,
+        ROWS=triton.next_power_of_2(rows),
+        num_warps=1,
+    )
+    return paths

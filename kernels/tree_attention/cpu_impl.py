@@ -7,14 +7,13 @@ calls this once per layer, so the way in has to cost microseconds.
 
 import functools
 import struct
-from collections.abc import Callable
 
 import torch
 
-from vllm_eagle_pangu.kernels.native import native_op
+from vllm_eagle_pangu.kernels.native import NativeOp
 from vllm_eagle_pangu.kernels.tree_attention.call import AttentionCall
 
-_CALL = struct.Struct("@14P6q2q2q2q2q4q4qq3qd")
+_CALL = "@14P6q2q2q2q2q4q4qq3qd"
 
 
 def tree_attention(call: AttentionCall) -> None:
@@ -30,7 +29,7 @@ def tree_attention(call: AttentionCall) -> None:
     """
     call.check_sizes()
     query, key, value, pages, rows, scale, output = call
-    block_table, visible, prefix_start = rows.block_table, rows.visible, rows.prefix_start
+    block_table, visible = rows.block_table, rows.visible
     _, H, K = query.shape
     page_key, page_value = pages.key, pages.value
     _, Hk, block_size, _ = pages.shape
@@ -39,21 +38,14 @@ def tree_attention(call: AttentionCall) -> None:
     assert query_stride[2] == key_stride[2] == value_stride[2] == output_stride[2] == 1, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
-    packed = _CALL.pack(
-        query.data_ptr(),
-        key.data_ptr(),
-        value.data_ptr(),
-        page_key.data_ptr(),
-        page_value.data_ptr(),
-        output.data_ptr(),
-        block_table.data_ptr(),
-        0 if prefix_start is None else prefix_start.data_ptr(),
-        rows.prefix_len.data_ptr(),
-        rows.query_start.data_ptr(),
-        rows.query_count.data_ptr(),
-        rows.key_start.data_ptr(),
-        rows.key_count.data_ptr(),
-        visible.data_ptr(),
+    tensors = (
+        *(query, key, value, page_key, page_value, output, block_table, rows.prefix_start),
+        *(rows.prefix_len, rows.query_start, rows.query_count, rows.key_start, rows.key_count),
+        visible,
+    )
+    packed = struct.pack(
+        _CALL,
+        *[0 if tensor is None else tensor.data_ptr() for tensor in tensors],
         visible.shape[0],
         H,
         Hk,
@@ -70,15 +62,16 @@ def tree_attention(call: AttentionCall) -> None:
         *visible.stride(),
         scale,
     )
-    _entry(query.dtype)(packed)
+    _op(query.dtype).entry(packed)
 
 
 @functools.cache
-def _entry(dtype: torch.dtype) -> Callable[[bytes], None]:
-    """The C function for `dtype`; compiles the op unless an earlier process did."""
+def _op(dtype: torch.dtype) -> NativeOp:
     names = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
     assert dtype in names, f"tree attention takes {', '.join(names.values())}, not {dtype}"
-    return native_op(__file__, "tree_attention", _CALL, f"tree_attention_{names[dtype]}")()
+    return NativeOp(__file__, "tree_attention", _CALL, f"tree_attention_{names[dtype]}")
 
 
-prepare = _entry
+def prepare(dtype: torch.dtype) -> None:
+    """Compile the op unless an earlier process did."""
+    _op(dtype).prepare()

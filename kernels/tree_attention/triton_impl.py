@@ -57,8 +57,8 @@ def launches(call: AttentionCall, splits: int | None = None) -> Iterator[Launch]
     assert {x.stride(2) for x in (query, key, value, output)} <= {1}, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
-    visible, prefix_start = rows.visible, rows.prefix_start
-    _, Hk, block_size, K = pages.key.shape
+    visible = rows.visible
+    _, Hk, block_size, K = pages.shape
     T, most_rows = visible.shape[0], visible.shape[1] * (query.shape[1] // Hk)
     if T == 0 or most_rows == 0:
         return
@@ -67,57 +67,44 @@ def launches(call: AttentionCall, splits: int | None = None) -> Iterator[Launch]
     if splits is None:
         capacity = rows.block_table.shape[1] * block_size
         splits = prefix_splits(tiles * Hk * T, capacity, processors(query.device))
-    shared = {
-        "query": query,
-        "page_key": pages.key,
-        "page_value": pages.value,
-        "block_table": rows.block_table,
-        "prefix_start": prefix_start,
-        "prefix_len": rows.prefix_len,
-        "query_start": rows.query_start,
-        "query_count": rows.query_count,
-        "partial": None,
-        "partial_lse": None,
+    split, size = splits > 1, (T, Hk, splits, most_rows)
+    every = {
+        **vars(rows),
+        **{"query": query, "key": key, "value": value, "output": output},
+        **{"page_key": pages.key, "page_value": pages.value},
+        # A bool is a byte, which Triton loads on every backend.
+        "visible": visible.view(torch.int8),
+        "partial": query.new_empty((*size, K), dtype=torch.float32) if split else None,
+        "partial_lse": query.new_empty(size, dtype=torch.float32) if split else None,
         "scale": scale * math.log2(math.e),
         "splits": splits,
         "most_rows": most_rows,
         **_strides("query", query, "row", "head"),
+        **_strides("key", key, "row", "head"),
+        **_strides("value", value, "row", "head"),
+        **_strides("output", output, "row", "head"),
         **_strides("page_key", pages.key, "block", "head", "slot", "dim"),
         **_strides("page_value", pages.value, "block", "head", "slot", "dim"),
+        **_strides("visible", visible, "request", "row", "column"),
         "table_stride": rows.block_table.stride(0),
-        "WINDOW": prefix_start is not None,
+        "WINDOW": rows.prefix_start is not None,
+        "SPLIT": split,
         "HEADS": Hk,
         "GROUP": query.shape[1] // Hk,
         "K": K,
         "PAGE": block_size,
         "BLOCK_M": tile.rows,
         "BLOCK_N": tile.keys,
+        "BLOCK_D": tile.dense_keys,
         "BLOCK_K": tile.head,
+        "DENSE_STAGES": tile.dense_stages,
         "INTERPRET_BF16": interpreting() and query.dtype == torch.bfloat16,
     }
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
-    if splits > 1:
-        size = (T, Hk, splits, most_rows)
-        shared["partial"] = query.new_empty((*size, K), dtype=torch.float32)
-        shared["partial_lse"] = query.new_empty(size, dtype=torch.float32)
-        yield Launch(prefix_split_kernel, (tiles, Hk * splits, T), shared, options)
-    tree = {
-        "key": key,
-        "value": value,
-        "key_start": rows.key_start,
-        "key_count": rows.key_count,
-        # A bool is a byte, which Triton loads on every backend.
-        "visible": visible.view(torch.int8),
-        "output": output,
-        **_strides("key", key, "row", "head"),
-        **_strides("value", value, "row", "head"),
-        **_strides("output", output, "row", "head"),
-        **_strides("visible", visible, "request", "row", "column"),
-        "SPLIT": splits > 1,
-        "BLOCK_D": tile.dense_keys,
-        "DENSE_STAGES": tile.dense_stages,
-    }
-    yield Launch(tree_attention_kernel, (tiles, Hk, T), shared | tree, options)
+    grids = {prefix_split_kernel: (tiles, Hk * splits, T)} if split else {}
+    for kernel, grid in (grids | {tree_attention_kernel: (tiles, Hk, T)}).items():
+        arguments = {name: every[name] for name in kernel.arg_names}
+        yield Launch(kernel, grid, arguments, options)
 
 
 def _strides(name: str, tensor: torch.Tensor, *dims: str) -> dict[str, int]:

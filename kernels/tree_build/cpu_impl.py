@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """tree_build as one C++ op (cpu/*.cpp)."""
 
-import struct
-
 import torch
 
-from vllm_eagle_pangu.kernels.native import addresses, native_op
+from vllm_eagle_pangu.kernels.native import NativeOp
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees, check_sizes
 
 # Fields of `Call` in cpu/tree_build.cpp.
-_CALL = struct.Struct("@10P4q")
-prepare = _entry = native_op(__file__, "tree_build", _CALL)
+_run = NativeOp(__file__, "tree_build", "@10P4q")
+prepare = _run.prepare
 
 
 def tree_build(
@@ -28,9 +26,7 @@ def tree_build(
     assert scores.shape == parents.shape == tokens.shape and root_tokens.shape == (batch,)
     assert root_tokens.dtype == tokens.dtype == parents.dtype == torch.int64
     assert scores.dtype == torch.float32, scores.dtype
-    root_tokens, tokens = root_tokens.contiguous(), tokens.contiguous()
-    scores, parents = scores.contiguous(), parents.contiguous()
     trees = Trees.empty(batch, nodes + 1, tokens.device)
-    tensors = addresses(root_tokens, tokens, scores, parents, *vars(trees).values())
-    _entry()(_CALL.pack(*tensors, batch, capacity, width, nodes + 1))
+    tensors = (root_tokens, tokens, scores, parents, *vars(trees).values())
+    _run(*tensors, batch, capacity, width, nodes + 1)
     return trees

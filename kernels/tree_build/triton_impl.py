@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.tree_build.trees import Trees, check_sizes
+from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 # Elements of a tile [rows, candidates]: 64 registers a thread at 4 warps.
 TILE = 8192
@@ -65,8 +66,8 @@ def _tree_build_kernel(
     parent,  # [B, R] int64
     depths,  # [B, R] int64
     valid,  # [B, R] int8
-    score_out,  # [B, R] float32
     visible,  # [B, R, R] int8
+    score_out,  # [B, R] float32
     capacity,
     width,
     depth,
@@ -139,26 +140,15 @@ def tree_build(
     trees = Trees.empty(batch, rows, tokens.device)
     candidates = triton.next_power_of_2(capacity)
     block = max(1, min(16, TILE // candidates, triton.next_power_of_2(rows)))
-    if batch:
-        _tree_build_kernel[(batch, triton.cdiv(rows, block))](
-            root_tokens.contiguous(),
-            tokens.contiguous(),
-            scores.contiguous(),
-            parents.contiguous(),
-            trees.tokens,
-            trees.parent,
-            trees.depth,
-            trees.valid.view(torch.int8),
-            trees.score,
-            trees.visible.view(torch.int8),
-            capacity,
-            width,
-            depth,
-            nodes,
-            CANDIDATES=candidates,
-            COLUMNS=triton.next_power_of_2(rows),
-            BLOCK=block,
-            OTHERS=max(1, TILE // candidates),
-            num_warps=4,
-        )
+    launch(
+        _tree_build_kernel,
+        (batch, triton.cdiv(rows, block)),
+        *(root_tokens, tokens, scores, parents, *vars(trees).values()),
+        *(capacity, width, depth, nodes),
+        CANDIDATES=candidates,
+        COLUMNS=triton.next_power_of_2(rows),
+        BLOCK=block,
+        OTHERS=max(1, TILE // candidates),
+        num_warps=4,
+    )
     return trees

@@ -52,16 +52,14 @@ def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[st
         kept = level_slice(width, level - 1)
         order = torch.rand(batch, kept.stop - kept.start, generator=generator).argsort(dim=1)
         score = _log_probabilities((batch, width), case, generator)
-        above = Frontier(
-            tokens=torch.randint(1000, (batch, width), generator=generator).to(device),
-            score=score.sort(dim=1, descending=True).values.to(device),
-            parent=torch.randint(width, (batch, width), generator=generator).to(device),
-            visible=(torch.rand(batch, width, (level - 1) * width, generator=generator) < 0.5).to(
-                device
-            ),
-            candidate=(order[:, :width] + kept.start + 1).to(device),
-            level=level - 1,
-        )
+        parts = {
+            "tokens": torch.randint(1000, (batch, width), generator=generator),
+            "score": score.sort(dim=1, descending=True).values,
+            "parent": torch.randint(width, (batch, width), generator=generator),
+            "visible": torch.rand(batch, width, (level - 1) * width, generator=generator) < 0.5,
+            "candidate": order[:, :width] + kept.start + 1,
+        }
+        above = Frontier(**{k: v.to(device) for k, v in parts.items()}, level=level - 1)
     scores = spoilt(_log_probabilities(size, case, generator), case.scores, generator)
     return {
         "candidates": candidates,

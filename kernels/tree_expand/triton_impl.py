@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from vllm_eagle_pangu.kernels.tree_expand.frontier import Candidates, Frontier, level_slice
+from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 # Elements of a tile [children, children]: 64 registers a thread at 4 warps.
 TILE = 8192
@@ -139,30 +140,16 @@ def tree_expand(
     frontier = Frontier.empty(batch, width, level, tokens.device)
     # What is not read below the root stands in for what is not there.
     over = frontier if above is None else above
-    sizes = _sizes(width, level)
-    if batch:
-        _tree_expand_kernel[(batch,)](
-            scores.float().contiguous(),
-            tokens.contiguous(),
-            over.score.contiguous(),
-            over.candidate.contiguous(),
-            over.visible.contiguous().view(torch.int8),
-            candidates.tokens,
-            candidates.scores,
-            candidates.parents,
-            frontier.tokens,
-            frontier.score,
-            frontier.parent,
-            frontier.visible.view(torch.int8),
-            frontier.candidate,
-            children,
-            width,
-            level,
-            candidates.tokens.shape[1],
-            kept.start,
-            **sizes,
-            num_warps=4,
-        )
+    *written, _ = vars(frontier).values()
+    launch(
+        _tree_expand_kernel,
+        (batch,),
+        *(scores.float(), tokens, over.score, over.candidate, over.visible),
+        *(*vars(candidates).values(), *written),
+        *(children, width, level, candidates.tokens.shape[1], kept.start),
+        **_sizes(width, level),
+        num_warps=4,
+    )
     return frontier
 
 

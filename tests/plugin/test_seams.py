@@ -148,14 +148,14 @@ def overrides():
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
     from vllm.v1.worker.cpu_worker import CPUWorker
 
-    from vllm_eagle_pangu.engine import cpu_attention, cpu_worker, runner, scheduler
+    from vllm_eagle_pangu.engine import attention, cpu_attention, cpu_worker, runner, scheduler
 
     for ours, vllm_s in (
         (runner.TreeRunnerMixin, CPUModelRunner),
         (cpu_worker.TreeCPUModelRunner, CPUModelRunner),
         (cpu_worker.TreeCPUWorker, CPUWorker),
         (scheduler.TreeScheduler, Scheduler),
-        (cpu_attention.TreeCPUAttentionBackend, cpu_attn.CPUAttentionBackend),
+        (attention.TreeBackendMixin, cpu_attn.CPUAttentionBackend),
         (cpu_attention.TreeCPUAttentionMetadataBuilder, cpu_attn.CPUAttentionMetadataBuilder),
         (cpu_attention.TreeCPUAttentionImpl, cpu_attn.CPUAttentionBackendImpl),
     ):

@@ -46,10 +46,7 @@ class TreeCPUAttentionImpl023(TreeCPUAttentionImpl):
 
 
 class TreeCPUAttentionBackend023(TreeCPUAttentionBackend):
-    """Registered over 0.23's CPU_ATTN when the method is chosen."""
+    """Registered over 0.23's CPU_ATTN."""
 
     forward_includes_kv_cache_update = False
-
-    @staticmethod
-    def get_impl_cls() -> type[Any]:
-        return TreeCPUAttentionImpl023
+    impl = TreeCPUAttentionImpl023

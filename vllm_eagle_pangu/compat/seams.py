@@ -199,14 +199,12 @@ SEAMS: tuple[Seam, ...] = (
         """
         vllm.v1.attention.backend: AttentionCGSupport
         vllm.v1.attention.backend:AttentionCGSupport: NEVER
-        vllm.v1.attention.backends.flash_attn: FlashAttentionBackend FlashAttentionImpl
-            FlashAttentionMetadataBuilder
+        vllm.v1.attention.backends.flash_attn: FlashAttentionBackend
         vllm.v1.attention.backends.flash_attn:FlashAttentionBackend: get_builder_cls get_impl_cls
         vllm.v1.attention.backends.flash_attn:FlashAttentionImpl: alibi_slopes do_kv_cache_update
             kv_cache_dtype kv_sharing_target_layer_name logits_soft_cap scale sinks sliding_window
         vllm.v1.attention.backends.flash_attn:FlashAttentionMetadataBuilder: _cudagraph_support
-        vllm.v1.attention.backends.triton_attn: TritonAttentionBackend TritonAttentionImpl
-            TritonAttentionMetadataBuilder
+        vllm.v1.attention.backends.triton_attn: TritonAttentionBackend
         vllm.v1.attention.backends.triton_attn:TritonAttentionBackend: get_builder_cls get_impl_cls
         vllm.v1.attention.backends.triton_attn:TritonAttentionImpl: alibi_slopes do_kv_cache_update
             kv_cache_dtype kv_sharing_target_layer_name logits_soft_cap scale sinks sliding_window

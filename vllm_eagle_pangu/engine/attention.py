@@ -6,7 +6,7 @@ through vLLM's own op unchanged.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -15,10 +15,30 @@ from vllm_eagle_pangu.step.rows import LayerScratch, TreeRows
 
 if TYPE_CHECKING:
     from vllm.model_executor.layers.attention import Attention
-    from vllm.v1.attention.backend import AttentionImpl, AttentionMetadata, AttentionMetadataBuilder
+    from vllm.v1.attention.backend import (
+        AttentionBackend,
+        AttentionImpl,
+        AttentionMetadata,
+        AttentionMetadataBuilder,
+    )
 else:
     # A platform's classes stand behind the mixins.
-    AttentionImpl = AttentionMetadataBuilder = object
+    AttentionBackend = AttentionImpl = AttentionMetadataBuilder = object
+
+
+class TreeBackendMixin(AttentionBackend):
+    """Registered over a backend of vLLM's when the method is chosen; made of our two classes."""
+
+    impl: ClassVar[type]
+    builder: ClassVar[type]
+
+    @classmethod
+    def get_impl_cls(cls) -> type:
+        return cls.impl
+
+    @classmethod
+    def get_builder_cls(cls) -> type:
+        return cls.builder
 
 
 class TreeBuilderMixin(AttentionMetadataBuilder):

@@ -11,7 +11,7 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadataBuilder,
 )
 
-from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBackendMixin, TreeBuilderMixin
 from vllm_eagle_pangu.engine.page_proof import readable_pages
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
@@ -71,13 +71,7 @@ class TreeCPUAttentionImpl(TreeAttentionMixin, CPUAttentionBackendImpl):
         )
 
 
-class TreeCPUAttentionBackend(CPUAttentionBackend):
-    """Registered over vLLM's CPU_ATTN when the method is chosen."""
+class TreeCPUAttentionBackend(TreeBackendMixin, CPUAttentionBackend):
+    """Registered over vLLM's CPU_ATTN."""
 
-    @staticmethod
-    def get_impl_cls() -> type["TreeCPUAttentionImpl"]:
-        return TreeCPUAttentionImpl
-
-    @staticmethod
-    def get_builder_cls() -> type["TreeCPUAttentionMetadataBuilder"]:
-        return TreeCPUAttentionMetadataBuilder
+    impl, builder = TreeCPUAttentionImpl, TreeCPUAttentionMetadataBuilder

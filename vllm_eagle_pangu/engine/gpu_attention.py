@@ -4,9 +4,9 @@
 from typing import TYPE_CHECKING
 
 import torch
-from vllm.v1.attention.backend import AttentionCGSupport
+from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport
 
-from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBackendMixin, TreeBuilderMixin
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
 if TYPE_CHECKING:
@@ -34,3 +34,14 @@ class GPUTreeAttentionMixin(TreeAttentionMixin):
         else:
             key, value = kv_cache.chunk(2, dim=-1)
         return PagedKV(key=key, value=value)
+
+
+def with_trees(backend: type[AttentionBackend]) -> type[TreeBackendMixin]:
+    """A GPU backend of vLLM's with tree rows on top; named after it, as vLLM groups by names."""
+
+    def ours(mixin: type, theirs: type, **parts: type) -> type:
+        return type(f"Tree{theirs.__name__}", (mixin, theirs), parts)
+
+    impl = ours(GPUTreeAttentionMixin, backend.get_impl_cls())
+    builder = ours(GPUTreeBuilderMixin, backend.get_builder_cls())
+    return ours(TreeBackendMixin, backend, impl=impl, builder=builder)

@@ -43,34 +43,20 @@ def check_head(vllm_config: "VllmConfig", tree: TreeConfig) -> None:
 
 def _check_sizes(head: "PretrainedConfig", target: "ModelConfig", tree_width: int) -> None:
     hidden = getattr(head, "target_hidden_size", None) or head.hidden_size
-    if hidden != target.get_hidden_size():
-        raise refusal(
-            "target_hidden_size",
-            hidden,
-            f"the target's hidden size is {target.get_hidden_size()}",
-            _TRAINED,
-        )
-    if head.vocab_size != target.get_vocab_size():
-        raise refusal(
-            "vocab_size",
-            head.vocab_size,
-            f"the target's vocabulary has {target.get_vocab_size()} tokens",
-            _TRAINED,
-        )
-    if _draft_vocabulary(head) > head.vocab_size:
-        raise refusal(
-            "draft_vocab_size",
-            head.draft_vocab_size,
-            f"the draft vocabulary is larger than vocab_size={head.vocab_size}",
-            "mend the head's config.json",
-        )
-    if tree_width > _draft_vocabulary(head):
-        raise refusal(
-            "tree_width",
-            tree_width,
-            f"the head's draft vocabulary has {_draft_vocabulary(head)} tokens",
-            f'set "tree_width" to {_draft_vocabulary(head)} or less',
-        )
+    size, tokens = target.get_hidden_size(), target.get_vocab_size()
+    for key, value, of_target, problem in (
+        ("target_hidden_size", hidden, size, f"the target's hidden size is {size}"),
+        ("vocab_size", head.vocab_size, tokens, f"the target's vocabulary has {tokens} tokens"),
+    ):
+        if value != of_target:
+            raise refusal(key, value, problem, _TRAINED)
+    drafted = _draft_vocabulary(head)
+    if drafted > head.vocab_size:
+        problem = f"the draft vocabulary is larger than vocab_size={head.vocab_size}"
+        raise refusal("draft_vocab_size", drafted, problem, "mend the head's config.json")
+    if tree_width > drafted:
+        problem = f"the head's draft vocabulary has {drafted} tokens"
+        raise refusal("tree_width", tree_width, problem, f'set "tree_width" to {drafted} or less')
 
 
 def _draft_vocabulary(head: "PretrainedConfig") -> int:
@@ -96,25 +82,21 @@ def _check_taps(
         raise refusal(TAPS, named, "taps are a list of layer numbers", name_them)
     # vLLM's default, SupportsEagle3: two layers in, the middle, three before the end.
     taps = tuple(named) if named else (2, layers // 2, layers - 3)
-    if any(isinstance(tap, bool) or not isinstance(tap, int) for tap in taps):
-        raise refusal(TAPS, list(taps), "taps are layer numbers", name_them)
     where = "" if named else " (vLLM's default, as the head's config.json names none)"
-    if not all(0 <= tap <= layers for tap in taps):
-        raise refusal(TAPS, list(taps), f"the target has taps 0 to {layers}{where}", name_them)
-    if len(set(taps)) != len(taps):
-        raise refusal(
-            TAPS, list(taps), f"taps repeat on a target of {layers} layers{where}", name_them
-        )
-    expected = _tap_count(head, head_class, eagle_config)
-    if len(taps) != expected:
-        raise refusal(
-            TAPS,
-            list(taps),
-            f"vLLM builds this head for {expected} taps",
-            f'name {expected} taps, or set "num_aux_hidden_states" to {len(taps)} '
-            "in the head's config.json",
-        )
-    return taps
+    expected, mend = _tap_count(head, head_class, eagle_config), name_them
+    if any(isinstance(tap, bool) or not isinstance(tap, int) for tap in taps):
+        problem = "taps are layer numbers"
+    elif not all(0 <= tap <= layers for tap in taps):
+        problem = f"the target has taps 0 to {layers}{where}"
+    elif len(set(taps)) != len(taps):
+        problem = f"taps repeat on a target of {layers} layers{where}"
+    elif len(taps) != expected:
+        problem = f"vLLM builds this head for {expected} taps"
+        mend = f'name {expected} taps, or set "num_aux_hidden_states" to {len(taps)} '
+        mend += "in the head's config.json"
+    else:
+        return taps
+    raise refusal(TAPS, list(taps), problem, mend)
 
 
 def _tap_count(head: "PretrainedConfig", head_class: str, eagle_config: dict[str, Any]) -> int:
@@ -183,27 +165,18 @@ def _check_fc(
 
 
 def _check_vocabulary_map(shapes: dict[str, tuple[int, ...]], head: "PretrainedConfig") -> None:
-    vocabulary = _draft_vocabulary(head)
-    if vocabulary == head.vocab_size:
-        if "d2t" in shapes:
-            raise refusal(
-                "draft_vocab_size",
-                vocabulary,
-                "the head has a vocabulary map d2t, yet drafts from the whole vocabulary",
-                f'set "draft_vocab_size" in its config.json to {shapes["d2t"][0]}, or drop d2t',
-            )
-    elif shapes.get("d2t") != (vocabulary,):
-        raise refusal(
-            "draft_vocab_size",
-            vocabulary,
-            f"the head's vocabulary map d2t has shape {shapes.get('d2t')}, not {(vocabulary,)}",
-            "export the head with its d2t, or mend draft_vocab_size in its config.json",
-        )
+    """Raises ValueError: whatever does not fit, draft_vocab_size is what says otherwise."""
+    vocabulary, d2t = _draft_vocabulary(head), shapes.get("d2t")
     rows = shapes.get("lm_head.weight", (head.vocab_size,))[0]
-    if rows != vocabulary:
-        raise refusal(
-            "draft_vocab_size",
-            vocabulary,
-            f"the head's lm_head has {rows} rows",
-            "mend draft_vocab_size in its config.json",
-        )
+    mend = "mend draft_vocab_size in its config.json"
+    if vocabulary == head.vocab_size and d2t is not None:
+        problem = "the head has a vocabulary map d2t, yet drafts from the whole vocabulary"
+        mend = f'set "draft_vocab_size" in its config.json to {d2t[0]}, or drop d2t'
+    elif vocabulary != head.vocab_size and d2t != (vocabulary,):
+        problem = f"the head's vocabulary map d2t has shape {d2t}, not {(vocabulary,)}"
+        mend = f"export the head with its d2t, or {mend}"
+    elif rows != vocabulary:
+        problem = f"the head's lm_head has {rows} rows"
+    else:
+        return
+    raise refusal("draft_vocab_size", vocabulary, problem, mend)

@@ -27,26 +27,19 @@ def set_length(config: "SpeculativeConfig", wanted: object) -> None:
         return
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
         raise refusal(_KEY, wanted, "must be a whole number of tokens", f'write "{_KEY}": 4096')
-    draft = config.draft_model_config
-    target_length = config.target_model_config.max_model_len
-    if wanted > target_length:
-        raise refusal(
-            _KEY,
-            wanted,
-            f"the target's max_model_len is {target_length}",
-            f'set "{_KEY}" in speculative_config to {target_length} or less',
+    draft, head = config.draft_model_config, config.draft_model_config.hf_config
+    rope = _closed_rope(head)
+    most = config.target_model_config.max_model_len
+    problem = f"the target's max_model_len is {most}"
+    if rope is not None and draft.max_model_len < most:
+        most = draft.max_model_len
+        problem = (
+            f"the head has {most} positions, and its rope_type={rope!r} computes others for more"
         )
+    if wanted > most:
+        mend = f'set "{_KEY}" in speculative_config to {most} or less'
+        raise refusal(_KEY, wanted, problem, mend)
     if wanted > draft.max_model_len:
-        rope = _closed_rope(draft.hf_config)
-        if rope is not None:
-            raise refusal(
-                _KEY,
-                wanted,
-                f"the head has {draft.max_model_len} positions, and its rope_type={rope!r} "
-                "computes others for more",
-                f'set "{_KEY}" in speculative_config to {draft.max_model_len} or less',
-            )
-        head = draft.hf_config
         head.max_position_embeddings = max(head.max_position_embeddings, wanted)
     config.max_model_len = draft.max_model_len = wanted
 

@@ -17,7 +17,7 @@ from vllm_ascend.attention.attention_v1 import (
 
 from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import tree_config
-from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBackendMixin, TreeBuilderMixin
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
 if TYPE_CHECKING:
@@ -117,13 +117,7 @@ class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):
         return super().forward(layer, query, key, value, kv_cache, attn_metadata, output, **scales)
 
 
-class TreeAscendAttentionBackend(AscendAttentionBackend):
-    """Takes the place of vllm-ascend's when the method is chosen."""
+class TreeAscendAttentionBackend(TreeBackendMixin, AscendAttentionBackend):
+    """Takes the place of vllm-ascend's."""
 
-    @staticmethod
-    def get_impl_cls() -> type["TreeAscendAttentionImpl"]:
-        return TreeAscendAttentionImpl
-
-    @staticmethod
-    def get_builder_cls() -> type["TreeAscendAttentionMetadataBuilder"]:
-        return TreeAscendAttentionMetadataBuilder
+    impl, builder = TreeAscendAttentionImpl, TreeAscendAttentionMetadataBuilder
