@@ -20,7 +20,7 @@ DISABLE_NPU_FUSED_TREE = "PANGU_DISABLE_NPU_FUSED_TREE"
 # How an NPU attends tree rows, by the name of one of these implementations of tree attention.
 NPU_TREE_ATTENTION = "PANGU_NPU_TREE_ATTENTION"
 NPU_IMPLEMENTATIONS = ("npu", "npu_torch_tree", "npu_splitfuse", "npu_padded", "reference")
-# 0: the Hugging Face reference reorders its cache in full.
+# 0: the tests' oracle (tests/reference) reorders its cache in full.
 FAST_CACHE_REORDER = "EA_FAST_CACHE_REORDER"
 
 # `CACHE_DIR`: where compiled C++ operators are kept.

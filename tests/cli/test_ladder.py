@@ -158,9 +158,9 @@ PROMPT, TOKENS = list(range(100, 120)), 6
 
 @pytest.fixture(scope="module")
 def exact():
-    from vllm_eagle_pangu.reference.target import ReferenceTarget
+    from vllm_eagle_pangu.models.pangu_as_llama import text_logits
 
-    return ReferenceTarget(pair.find().target)
+    return text_logits(pair.find().target)
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.reference.cache import CommittedCache
-from vllm_eagle_pangu.reference.drafter import DraftRow, KeyValue, ReferenceDrafter
-from vllm_eagle_pangu.reference.target import ReferenceTarget
 
+from .cache import CommittedCache
+from .drafter import DraftRow, KeyValue, ReferenceDrafter
+from .target import ReferenceTarget
 from .tree import Tree, grow
 
 # (logits [V] float32, position of the token to draw) -> token. Noise that depends on nothing but

@@ -4,7 +4,8 @@ import torch
 from transformers import DynamicCache
 
 from vllm_eagle_pangu.env import FAST_CACHE_REORDER
-from vllm_eagle_pangu.reference.cache import CommittedCache
+
+from .cache import CommittedCache
 
 LAYERS, HEADS, SIZE, PREFIX, ROWS = 3, 2, 5, 7, 6
 

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vllm_eagle_pangu.models.pangu_as_llama import load_target
-from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
-from vllm_eagle_pangu.reference.target import ReferenceTarget
 
 from ..tiny_pair import write_tiny_head
+from .drafter import ReferenceDrafter
+from .target import ReferenceTarget
 
 PROMPT = [256, *range(60, 75)]
 VARIANTS = {

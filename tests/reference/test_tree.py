@@ -12,10 +12,10 @@ from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
-from vllm_eagle_pangu.reference.drafter import ReferenceDrafter
 
 from ..trees import tree_of_parents
 from .decoder import OracleDecoder
+from .drafter import ReferenceDrafter
 from .tree import Tree, grow
 
 PROMPT = [256, 72, 101, 108, 108, 111]

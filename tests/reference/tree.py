@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.reference.drafter import DraftRow, KeyValue, ReferenceDrafter
+
+from .drafter import DraftRow, KeyValue, ReferenceDrafter
 
 
 @dataclass

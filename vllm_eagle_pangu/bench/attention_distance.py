@@ -5,15 +5,57 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from safetensors.torch import load_file
+from torch.nn.functional import linear, rms_norm
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from vllm_eagle_pangu.models.pangu_as_llama import load_target
-from vllm_eagle_pangu.reference.drafter import EMBEDDING, ReferenceDrafter
+from vllm_eagle_pangu.training.head import DraftLayer
 from vllm_eagle_pangu.training.hidden_states import Teacher
 
 
-class WatchedDrafter(ReferenceDrafter):
-    """The oracle's head, for whole texts at once, as far as the attention weights."""
+class WatchedHead:
+    """An EAGLE-3 head in float32, for whole texts at once, as far as the attention weights.
+
+    What its config says of norms before the layer is read off its weights, which an engine has
+    compared with it. Without an embedding of its own it has the target's.
+
+    Raises:
+        ValueError: the folder holds no safetensors, or a head of more than one layer.
+        RuntimeError: the layer's weights are not those of its config.
+    """
+
+    def __init__(self, folder: Path, target_embedding: torch.Tensor) -> None:
+        self.config = LlamaConfig.from_pretrained(folder)
+        if self.config.num_hidden_layers != 1:
+            raise ValueError(
+                f"{folder}: num_hidden_layers={self.config.num_hidden_layers}: "
+                "attention is watched in EAGLE-3 heads of one layer only"
+            )
+        self._weights = _read_weights(folder)
+        self._embedding = self._weights.get("embed_tokens.weight", target_embedding)
+        prefix = "midlayer."
+        own = {n.removeprefix(prefix): w for n, w in self._weights.items() if n.startswith(prefix)}
+        self._layer, self._rotary = DraftLayer(self.config), LlamaRotaryEmbedding(self.config)
+        self._layer.load_state_dict(own)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Target layers whose inputs the head reads; empty where the folder does not say."""
+        name = "eagle_aux_hidden_state_layer_ids"
+        nested = getattr(self.config, "eagle_config", None) or {}
+        return tuple(getattr(self.config, name, None) or nested.get(name) or ())
+
+    def combine(self, taps: torch.Tensor) -> torch.Tensor:
+        """Target states -> head width: `[N, taps*H_t] -> [N, H]`."""
+        for norm in ("input_norm.", "fc_norm."):
+            weights = [w for name, w in sorted(self._weights.items()) if name.startswith(norm)]
+            if weights:
+                parts = zip(taps.chunk(len(weights), dim=-1), weights, strict=True)
+                eps = self.config.rms_norm_eps
+                taps = torch.cat([rms_norm(part, w.shape, w, eps) for part, w in parts], dim=-1)
+        return linear(taps, self._weights["fc.weight"]) if "fc.weight" in self._weights else taps
 
     # tokens: [N + 1], hidden: [N, H] -> [heads, N]
     def strongest_key_distances(self, tokens: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
@@ -21,41 +63,42 @@ class WatchedDrafter(ReferenceDrafter):
 
         Row n holds the hidden state of position n and the token after it; it sees rows 0 to n.
         """
-        embedded = self._norm("midlayer.input_layernorm", self._weights[EMBEDDING][tokens[1:]])
-        x = torch.cat([embedded, self._norm("midlayer.hidden_norm", hidden)], dim=-1)
-        rows, size = len(x), self.config.head_dim
-        query, key = (
-            self._linear(f"midlayer.self_attn.{name}_proj", x).view(1, rows, -1, size)
-            for name in "qk"
-        )
-        cos, sin = self._rotary(x, torch.arange(rows)[None])
-        query, key = apply_rotary_pos_emb(query.transpose(1, 2), key.transpose(1, 2), cos, sin)
+        places = torch.arange(len(hidden))
+        rotary = self._rotary(hidden, places[None])
+        embeds = self._embedding[tokens[1:]]
+        query, key, _ = self._layer.projected(embeds[None], hidden[None], rotary)
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
         scores = (query @ key.mT)[0]
-        future = torch.ones(rows, rows, dtype=torch.bool).triu(1)
-        strongest = scores.masked_fill(future, float("-inf")).argmax(-1)
-        return torch.arange(rows) - strongest
+        return places - scores.masked_fill(places > places[:, None], float("-inf")).argmax(-1)
 
 
 @torch.inference_mode()
 def distances(target: Path, head: Path, texts: list[list[int]]) -> torch.Tensor:
     """Distances over all texts, [heads * rows of all texts].
 
-    Raises ValueError for a target or a head that torch alone cannot run.
+    Raises ValueError or RuntimeError for a target or a head that torch alone cannot run.
     """
     model: Any = load_target(target, torch.float32)
-    embedding = model.get_input_embeddings().weight
-    drafter = WatchedDrafter(head, embedding, model.get_output_embeddings().weight)
+    watched = WatchedHead(head, model.get_input_embeddings().weight)
     layers = model.config.num_hidden_layers
     # vLLM's default where a head does not name its taps.
-    teacher = Teacher(model, drafter.taps or (2, layers // 2, layers - 3))
+    teacher = Teacher(model, watched.taps or (2, layers // 2, layers - 3))
     found = []
     for text in texts:
         if len(text) > 1:
             tokens = torch.tensor(text)
             taps = teacher.read(tokens[None])[0, :-1, :-1].flatten(1)
-            found.append(drafter.strongest_key_distances(tokens, drafter.combine(taps)).flatten())
+            found.append(watched.strongest_key_distances(tokens, watched.combine(taps)).flatten())
     return torch.cat(found)
+
+
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """In float32, and by vLLM's names."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder}: no *.safetensors file; convert the head to safetensors")
+    weights = {name: weight for file in files for name, weight in load_file(file).items()}
+    return {name.replace("layers.0.", "midlayer."): w.float() for name, w in weights.items()}
 
 
 def distance_rows(found: torch.Tensor) -> list[dict[str, Any]]:

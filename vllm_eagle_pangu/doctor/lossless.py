@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Greedy decoding of the demo pair with trees against without.
 
-In float32 all tokens are equal; where a device decodes in
-bfloat16 a token may differ at a near-tie (`vllm_eagle_pangu/ties.py`), judged by the target's
-logits in float32 on the host.
+In float32 all tokens are equal; where a device decodes in bfloat16 a token may differ at a near-tie
+(`vllm_eagle_pangu/ties.py`), judged by the target's logits in float32 on the host.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from transformers import AutoTokenizer
 
 from vllm_eagle_pangu import ties
@@ -19,7 +19,7 @@ from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.lossless import Tokens, drawn, judged
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.statistics import tau
-from vllm_eagle_pangu.reference.target import ReferenceTarget
+from vllm_eagle_pangu.models.pangu_as_llama import text_logits
 
 NAME = "lossless"
 NODES = 16
@@ -73,7 +73,7 @@ def verdict(
         at = ties.parting(plain[index], tree)
         where = _parts(index, at, plain[index][at], tree[at])
         return Finding(NAME, WRONG, f"{same}; {where}")
-    exact = ReferenceTarget(target)
+    exact = text_logits(target)
 
     def logits(prompts: Tokens, outputs: Tokens) -> list[list[ties.Logits]]:
         return [exact_logits(exact, *both) for both in zip(prompts, outputs, strict=True)]
@@ -92,10 +92,10 @@ def _parts(prompt: int, at: int, plain: int, tree: int) -> str:
 
 
 def exact_logits(
-    target: ReferenceTarget, prompt: list[int], output: list[int]
+    target: Callable[[list[int]], torch.Tensor], prompt: list[int], output: list[int]
 ) -> list[ties.Logits]:
-    """Before each token of an output the highest logits, and its own."""
-    logits = target.logits(prompt + output)
+    """Before each token of an output the highest logits, and its own; `target`: `text_logits`."""
+    logits = target(prompt + output)
     found: list[ties.Logits] = []
     for row, token in zip(logits[len(prompt) - 1 : -1], output, strict=True):
         kept = {*row.topk(ties.TOP).indices.tolist(), token}

@@ -8,6 +8,7 @@ an openPangu model without remote code.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,24 @@ def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
             f"unexpected {unexpected[:4]}): check 'bias' and the layer count"
         )
     return model.eval()
+
+
+def text_logits(
+    folder: str | Path, dtype: torch.dtype = torch.float32
+) -> Callable[[list[int]], torch.Tensor]:
+    """What a target says of a text after each of its tokens, `[N, V] float32`, in transformers.
+
+    Raises as `load_target` does.
+    """
+    model = load_target(folder, dtype)
+    model.set_attn_implementation("eager")
+
+    @torch.no_grad()
+    def logits(tokens: list[int]) -> torch.Tensor:
+        found: torch.Tensor = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+        return found[0].float()
+
+    return logits
 
 
 def save_llama_as_pangu(

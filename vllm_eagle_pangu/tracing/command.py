@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         type=Path,
         metavar="FOLDER",
-        help="also check greedy draws against this target, on the Hugging Face reference",
+        help="also check greedy draws against this target, in transformers",
     )
 
 

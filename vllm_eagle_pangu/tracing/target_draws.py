@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a dump's greedy draws are the target's: context correctness, by the oracle's forward."""
+"""Whether a dump's greedy draws are the target's: context correctness, by transformers."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from vllm_eagle_pangu import ties
-from vllm_eagle_pangu.reference.target import ReferenceTarget
+from vllm_eagle_pangu.models.pangu_as_llama import text_logits
 from vllm_eagle_pangu.tracing.dumped import DumpedRequest, Finding
 
 INVARIANT = "context: a greedy draw is what the target says after the row's path"
@@ -16,16 +16,15 @@ INVARIANT = "context: a greedy draw is what the target says after the row's path
 def check_target_draws(requests: Sequence[DumpedRequest], target: Path) -> Iterator[Finding]:
     """Check the draws along every greedy request's path against the model in folder `target`.
 
-    Engines decode in bfloat16, the oracle in float32: how far bfloat16 moves the oracle's own
-    logits, over all tokens of these requests, says how far behind the best a draw may lie.
+    Engines decode in bfloat16, the check in float32: how far bfloat16 moves the target's logits
+    here, over all tokens of these requests, says how far behind the best a draw may lie.
 
-    Needs transformers; raises ValueError or OSError for a folder that the oracle cannot read.
+    Needs transformers; raises ValueError or OSError for a folder that `text_logits` cannot read.
     """
     known = [(request, *_path_tokens(request)) for request in requests if checkable(request)]
     texts = [tokens for _, tokens, _ in known]
     exact, low = (
-        [*map(ReferenceTarget(target, dtype).logits, texts)]
-        for dtype in (torch.float32, torch.bfloat16)
+        [*map(text_logits(target, dtype), texts)] for dtype in (torch.float32, torch.bfloat16)
     )
     bound = ties.rounding(zip(_highest(exact), _highest(low), strict=True)).bound
     for (request, _, rows), logits in zip(known, exact, strict=True):

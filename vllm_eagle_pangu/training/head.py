@@ -107,12 +107,23 @@ class DraftLayer(LlamaDecoderLayer):
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         for name in ("q_proj", "k_proj", "v_proj"):
             size = getattr(self.self_attn, name).out_features
-            setattr(self.self_attn, name, nn.Linear(2 * config.hidden_size, size, bias=False))
+            linear = nn.Linear(2 * config.hidden_size, size, bias=config.attention_bias)
+            setattr(self.self_attn, name, linear)
 
     def forward(
         self, embeds: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor], past: RolloutKeys
     ) -> tuple[Tensor, RolloutKeys]:
         """embeds, hidden: [B, A, H] -> state before the final norm [B, A, H], seen keys."""
+        query, key, value = self.projected(embeds, hidden, rotary)
+        seen = RolloutKeys(past.hidden, (*past.keys, key), (*past.values, value))
+        context = seen.attend(query).transpose(1, 2).flatten(2)
+        residual = hidden + self.self_attn.o_proj(context)
+        return residual + self.mlp(self.post_attention_layernorm(residual)), seen
+
+    def projected(
+        self, embeds: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of rows as in `forward` the query [B, H, A, D], key and value [B, H_kv, A, D]."""
         rows = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1)
         attention, rows = self.self_attn, rows.to(hidden.dtype)
         query, key, value = (
@@ -122,9 +133,7 @@ class DraftLayer(LlamaDecoderLayer):
         # Turned in the angles' precision, kept in the rows'.
         turned = apply_rotary_pos_emb(query, key, *rotary)
         query, key = (vectors.to(value.dtype) for vectors in turned)
-        seen = RolloutKeys(past.hidden, (*past.keys, key), (*past.values, value))
-        residual = hidden + attention.o_proj(seen.attend(query).transpose(1, 2).flatten(2))
-        return residual + self.mlp(self.post_attention_layernorm(residual)), seen
+        return query, key, value
 
 
 class EagleHead(nn.Module):

@@ -77,7 +77,7 @@ class Window(Experiment):
             texts = [self.bench.conversations.ids(prompt.turns) for prompt in self.bench.longest]
             found = distances(self.bench.target, self.bench.head, texts)
         # A head or a target that torch alone does not know takes only the histogram away.
-        except (ValueError, KeyError, OSError) as error:
+        except (ValueError, RuntimeError, KeyError, OSError) as error:
             result.errors.append(f"no attention distances: {error}")
             return
         result.more["distances"] = distance_rows(found)
