@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from engines import engine, prompts_of, save
-from served import ServedLoop
 
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.closed_loop import TURNS, Loop, TakesTurns, measure, requests
 from vllm_eagle_pangu.measure.files import markdown
 from vllm_eagle_pangu.measure.method import PLAIN, Method, adaptive, chain, scheduled_chain, tree
+from vllm_eagle_pangu.measure.served import ServedLoop
 from vllm_eagle_pangu.measure.server import Server
 
 BATCHES = (1, 2, 4, 8, 16, 32)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times every op's definition and the device's implementation, as CSV, against the memory floor.
 
-    python benchmarks/ops/run.py                  # on this machine's GPU, or CPU without one
-    python benchmarks/ops/run.py --plot ops.svg
+    python benchmarks/ops/run.py  # on this machine's GPU, or CPU without one
 
 Refuses while the ops' tests are red: the time of a wrong answer is no figure. The memory floor is
 the time in which the bytes that an op must move would be copied here (measured in the same run).
@@ -14,14 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from sizes import Measurement, measurements
 
-from vllm_eagle_pangu.bench.figures import canvas
 from vllm_eagle_pangu.measure.files import write_csv
 from vllm_eagle_pangu.measure.statistics import percentile
 from vllm_eagle_pangu.tracing.provenance import device_facts, versions
@@ -36,7 +33,6 @@ def main() -> int:
     parser.add_argument("--op", action="append", help="only this op; may be given several times")
     parser.add_argument("--milliseconds", type=float, default=300, help="per measurement")
     parser.add_argument("--out", type=Path, help="CSV, benchmarks/results/ops-DEVICE.csv if unset")
-    parser.add_argument("--plot", type=Path, help="also a figure (.svg or .png); needs matplotlib")
     args = parser.parse_args()
 
     command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/kernels"]
@@ -56,8 +52,6 @@ def main() -> int:
     out = args.out or ROOT / "benchmarks" / "results" / f"ops-{args.device}.csv"
     write_csv(rows, out)
     print(out)
-    if args.plot:
-        _plot(rows, args.plot)
     return 0
 
 
@@ -136,27 +130,6 @@ def _versions() -> str:
     found = versions()
     names = ("torch", "vllm-eagle-pangu", *(["triton"] if torch.cuda.is_available() else []))
     return " ".join(f"{name}={found[name]}" for name in names)
-
-
-def _plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Medians as bars, p20 to p80 as whiskers; all on one logarithmic axis, to be compared."""
-    # Those of an op together, in the order of measuring.
-    sizes = sorted(dict.fromkeys((row["op"], row["shape"]) for row in rows), key=itemgetter(0))
-    implementations = list(dict.fromkeys(row["implementation"] for row in rows))
-    height = 0.8 / len(implementations)
-    with canvas(path, (9, 0.3 * len(sizes) + 1)) as axes:
-        for number, name in enumerate(implementations):
-            own = [row for row in rows if row["implementation"] == name]
-            places = [sizes.index((row["op"], row["shape"])) + height * number for row in own]
-            middle = [row["p50"] for row in own]
-            errors = [[abs(row[end] - row["p50"]) for row in own] for end in ("p20", "p80")]
-            axes.barh(places, middle, height, xerr=errors, label=name)
-        axes.set_yticks(range(len(sizes)), [" ".join(size) for size in sizes], fontsize=7)
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        axes.set_xlim(left=1)
-        axes.set_xlabel(f"microseconds, {rows[0]['device']}")
-        axes.legend(fontsize=8)
 
 
 if __name__ == "__main__":

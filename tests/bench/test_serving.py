@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands and the dataset that E5 hands to vLLM."""
+"""The commands that E5 hands to vLLM, and what it records of turns; servers stood in for."""
 
 from pathlib import Path
 
 import pytest
 
 from vllm_eagle_pangu.bench.config import BenchConfig, ConcurrencyConfig
+from vllm_eagle_pangu.bench.experiments import concurrency
 from vllm_eagle_pangu.bench.experiments.base import Bench
-from vllm_eagle_pangu.bench.experiments.concurrency import (
-    bench_server,
-    client_command,
-    write_dataset,
-)
+from vllm_eagle_pangu.bench.experiments.concurrency import Concurrency, bench_server
 from vllm_eagle_pangu.measure.method import PLAIN, tree
-from vllm_eagle_pangu.measure.prompts import Conversations
+from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 
 from .test_prompts import WordTokenizer
 
@@ -41,28 +38,90 @@ def test_plain_decoding_is_served_without_speculation():
     assert "--speculative-config" not in bench_server(PLAIN, bench(config)).command()
 
 
-def test_vllm_takes_the_dataset_and_the_clients_flags(server, tmp_path):
-    pytest.importorskip("vllm")
-    from vllm.benchmarks.datasets import ShareGPTDataset
-    from vllm.benchmarks.serve import add_cli_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+class Loop:
+    """A server's clients: each turn is recorded, and emits what `tokens` makes of those wanted."""
 
-    class Tokenizer(WordTokenizer):
-        def __call__(self, text):
-            return type("Encoded", (), super().__call__(text, add_special_tokens=False))
+    def __init__(self, method, server, asked, clients):
+        self.method, self.asked, self.clients = method, asked, clients
 
-    dataset = tmp_path / "prompts.json"
-    write_dataset(["one two three four", "five six seven eight nine"], 16, dataset)
-    parser = FlexibleArgumentParser()
-    add_cli_args(parser)
-    command = client_command(server, dataset, 4, 3, tmp_path / "result.json")
-    given = parser.parse_args(command[3:])
-    assert (given.max_concurrency, given.num_prompts, given.ignore_eos) == (4, 3, True)
-    data = ShareGPTDataset(dataset_path=given.dataset_path, disable_shuffle=given.disable_shuffle)
-    asked = data.sample(Tokenizer(), given.num_prompts, output_len=given.sharegpt_output_len)
-    assert [request.prompt for request in asked[:2]] == [
-        "one two three four",
-        "five six seven eight nine",
+    def turn(self, tokens, seconds):
+        self.turns.append((self.method.name, self.clients, tokens, next(self.asked)))
+        emitted = self.tokens(self.method, tokens)
+        drafts = 0 if self.method == PLAIN else 10
+        times = {"seconds": 2.0, "first": [0.1, 0.3], "behind": [0.02, 0.04]}
+        return {"tokens": emitted, "drafts": drafts, "accepted": 2 * drafts, **times}
+
+
+class Records(dict):
+    """A session's."""
+
+    def has(self, key):
+        return "error" not in self.get(key, {"error": ""})
+
+    record = dict.__setitem__
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Measures E5's points of plain decoding and a tree that `records` lacks; the turns taken."""
+    monkeypatch.setattr(concurrency, "ServedLoop", Loop)
+    chosen = ConcurrencyConfig(levels=(1, 8), tokens=16, repeats=2)
+    of = bench(BenchConfig(concurrency=chosen))
+    of.prompts = [Prompt("a", 0, ("one two three",))]
+    ways = (PLAIN, tree((4, 5, 16)))
+
+    def measure(records, tokens=lambda method, wanted: wanted):
+        monkeypatch.setattr(Loop, "turns", [], raising=False)
+        monkeypatch.setattr(Loop, "tokens", staticmethod(tokens), raising=False)
+        Concurrency(of)._measure_all(records, dict.fromkeys(ways))
+        return Loop.turns
+
+    return measure
+
+
+def test_servers_take_turns_at_a_level_and_are_asked_the_same(measured):
+    records = Records()
+    turns = measured(records)
+    # A warm-up before each point, then as many tokens as that many requests have on average.
+    assert [turn[:3] for turn in turns[:4]] == [
+        ("plain", 1, 4 * 16),
+        ("plain", 1, 12 * 16),
+        ("tree-4-5-16", 1, 4 * 16),
+        ("tree-4-5-16", 1, 12 * 16),
     ]
-    lengths = [request.expected_output_len for request in asked]
-    assert sorted(lengths[:2]) == [8, 16] and lengths[2] in lengths[:2]
+    assert [turn[:3] for turn in turns[4:6]] == [
+        ("tree-4-5-16", 8, 4 * 16),
+        ("tree-4-5-16", 8, 16 * 16),
+    ]
+    assert len({str(turn[3]) for turn in turns[::2]}) == 1
+    assert [(key.group, key.repeat, record["tau"]) for key, record in records.items()] == [
+        (f"concurrency-{level}", repeat, tau)
+        for level, repeat, taus in (
+            *((1, 0, (None, 3)), (8, 0, (3, None))),
+            *((1, 1, (3, None)), (8, 1, (None, 3))),
+        )
+        for tau in taus
+    ]
+    first = next(iter(records.values()))
+    assert first["tokens_per_s"] == 12 * 16 / 2 and first["output_tokens"] == 12 * 16
+    assert (first["ttft_ms"], first["tpot_ms"], first["requests"]) == pytest.approx((200, 30, 2))
+    assert first["ttft_p99_ms"] == pytest.approx(298) and first["tpot_p99_ms"] < 40
+
+
+def test_a_point_that_fails_takes_no_other_down_and_is_measured_again(measured):
+    def broken(method, wanted):
+        if method != PLAIN and wanted == 16 * 16:
+            raise RuntimeError("a request failed: ServerDisconnectedError()")
+        return wanted - (method == PLAIN and wanted == 12 * 16)
+
+    records = Records()
+    measured(records, broken)
+    assert {(key.method, key.group): record.get("error") for key, record in records.items()} == {
+        ("plain", "concurrency-1"): "191 tokens in 900 s",
+        ("tree-4-5-16", "concurrency-1"): None,
+        ("plain", "concurrency-8"): None,
+        ("tree-4-5-16", "concurrency-8"): "a request failed: ServerDisconnectedError()",
+    }
+    again = measured(records)
+    assert {turn[:2] for turn in again} == {("plain", 1), ("tree-4-5-16", 8)} and len(again) == 8
+    assert not any("error" in record for record in records.values()) and len(records) == 8

@@ -69,6 +69,9 @@ def test_every_engine_is_asked_the_same_and_answers_differ_in_length():
     lengths = {params["max_tokens"] for _, params in greedy}
     assert min(lengths) >= 32 and max(lengths) <= 96 and len(lengths) > 20
     assert all(params["ignore_eos"] and "seed" not in params for _, params in greedy)
+    # vLLM refuses an answer of no token.
+    (shortest,) = {params["max_tokens"] for _, params in islice(requests(prompts, 1, 0.0), 20)}
+    assert shortest == 1
     sampled = list(islice(requests(prompts, 64, 0.8, ignore_eos=False), 200))
     assert [params["seed"] for _, params in sampled] == list(range(200))
     assert not any(params["ignore_eos"] for _, params in sampled)

@@ -153,7 +153,7 @@ class ConcurrencyConfig:
     """On average: from half to one and a half of it."""
     least_requests: Count = 12
     requests_per_level: Count = 2
-    """Requests of a point: this many times the level, but at least `least_requests`."""
+    """A point has the tokens of so many times the level, but at least `least_requests`."""
     max_num_batched_tokens: Count = 2048
     kv_cache_bytes: Count | None = 536870912
     repeats: Count = 3

@@ -13,6 +13,7 @@ from vllm_eagle_pangu.bench.experiments.base import Result, Row, rated
 from vllm_eagle_pangu.bench.experiments.stages import SUMS
 from vllm_eagle_pangu.measure.method import PLAIN
 
+# Inches.
 SIZE = (7.0, 3.6)
 # By the first word of a method's name.
 COLORS = {
@@ -36,25 +37,25 @@ def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
         for name, (chosen, draw) in _DRAWN.items():
             rows = chosen(result) if name.startswith(result.key) else []
             if rows:
-                with canvas(out / name) as axes:
+                with _canvas(out / name) as axes:
                     draw(axes, rows)
                 drawn[result.key].append(name)
     return drawn
 
 
 @contextmanager
-def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator[Any]:
-    """Axes, in a figure of `size` in inches that is written to `path`, .svg or .png."""
+def _canvas(path: Path) -> Iterator[Any]:
+    """Axes, in a figure that is written to `path`."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     yield axes
     axes.spines[["top", "right"]].set_visible(False)
     # The same figures give the same file.
     with rc_context({"svg.hashsalt": "eagle-pangu"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _rated(result: Result, **having: Any) -> list[Row]:

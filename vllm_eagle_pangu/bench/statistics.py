@@ -33,6 +33,12 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list
     return dict(found)
 
 
+def median(answers: Answers, name: str) -> Any:
+    """None where there is no such figure."""
+    found = [record[name] for record in answers if record.get(name) is not None]
+    return statistics.median(found) if found else None
+
+
 def tau(answers: Answers) -> float | None:
     """Tokens per target forward, bonus included; None without a draft."""
     return tau_of(*(sum(record[name] for record in answers) for name in ("drafts", "accepted")))

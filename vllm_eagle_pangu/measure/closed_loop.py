@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import PLAIN, Method
-from vllm_eagle_pangu.measure.statistics import tau
+from vllm_eagle_pangu.measure.statistics import latency, tau
 from vllm_eagle_pangu.measure.turns import turns
 
 # Turns of each engine in a round.
@@ -62,7 +62,7 @@ def requests(
     """
     choose, seed = random.Random(0), 0
     while True:
-        length = choose.randint(tokens // 2, tokens + tokens // 2)
+        length = choose.randint(max(1, tokens // 2), tokens + tokens // 2)
         params = {"max_tokens": length, "ignore_eos": ignore_eos, "temperature": temperature}
         yield choose.choice(prompts), params | ({"seed": seed} if temperature else {})
         seed += 1
@@ -100,7 +100,7 @@ def measure(
             ratios = [one / other for one, other in zip(speeds, plain, strict=True)]
             mine = [turn for turns_of in of_loop[warm:] for turn in turns_of]
             drafts, accepted = (sum(turn[key] for turn in mine) for key in ("drafts", "accepted"))
-            first = sorted(1e3 * each for turn in mine for each in turn["first"])
+            first = [wait for turn in mine for wait in turn["first"]]
             yield {
                 "clients": batch,
                 "method": name,
@@ -109,8 +109,7 @@ def measure(
                 "least": min(ratios),
                 "most": max(ratios),
                 "tau": tau(drafts, accepted),
-                "ttft_ms": statistics.median(first) if first else None,
-                "ttft_p99_ms": first[int(0.99 * len(first))] if first else None,
+                **latency("ttft", first),
                 "answers": len(first),
             }
 

@@ -13,6 +13,15 @@ def percentile(values: Sequence[float], share: float) -> float:
     return float(np.percentile(values, share))
 
 
+def latency(name: str, seconds: Sequence[float]) -> dict[str, float | None]:
+    """Its columns: the median and the 99th percentile in milliseconds, None of no times."""
+    columns = {f"{name}_ms": 50, f"{name}_p99_ms": 99}
+    return {
+        column: 1e3 * percentile(seconds, share) if seconds else None
+        for column, share in columns.items()
+    }
+
+
 def rate(tokens: Iterable[float], seconds: Iterable[Collection[float]]) -> float:
     """All tokens over all time, of each answer the median of its repeats' seconds."""
     return sum(tokens) / sum(map(statistics.median, seconds))

@@ -1,21 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E5: a server under load. Measured by rank 0 alone, with no other engine on the machine.
-
-`vllm serve` and `vllm bench serve`: one point is one run of vLLM's own client.
-"""
+"""E5: a server under load. Measured by rank 0 alone, with no other engine on the machine."""
 
 import contextlib
-import json
-import os
-import random
-import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
 from itertools import product
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from vllm_eagle_pangu.bench.config import DEFAULT_SHAPE, ConcurrencyConfig
@@ -30,28 +18,18 @@ from vllm_eagle_pangu.bench.experiments.base import (
 from vllm_eagle_pangu.bench.experiments.throughput import Throughput
 from vllm_eagle_pangu.bench.records import Key, Record
 from vllm_eagle_pangu.bench.session import Session
-from vllm_eagle_pangu.bench.statistics import Answers, grouped, speedups
+from vllm_eagle_pangu.bench.statistics import Answers, grouped, median, speedups
+from vllm_eagle_pangu.measure.closed_loop import requests, speed
 from vllm_eagle_pangu.measure.method import PLAIN, Method, chain, tree
-from vllm_eagle_pangu.measure.server import SERVED_NAME, Server, server_environment
-from vllm_eagle_pangu.measure.statistics import spread_of
+from vllm_eagle_pangu.measure.served import ServedLoop
+from vllm_eagle_pangu.measure.server import Server
+from vllm_eagle_pangu.measure.statistics import latency, spread_of, tau
 from vllm_eagle_pangu.measure.turns import turns
 
-CLIENT_TIMEOUT_S = 900.0
-CLIENT = """bench serve --backend=openai --endpoint=/v1/completions --dataset-name=sharegpt
-    --disable-shuffle --num-warmups=4 --ignore-eos --temperature=0 --percentile-metrics=ttft,tpot
-    --metric-percentiles=50,99 --disable-tqdm --save-result"""
-ERROR_CHARACTERS = 800
-# Of vLLM's result, what goes into the record, under our names.
-FIGURES = {
-    "output_throughput": "tokens_per_s",
-    "median_ttft_ms": "ttft_ms",
-    "p99_ttft_ms": "ttft_p99_ms",
-    "median_tpot_ms": "tpot_ms",
-    "p99_tpot_ms": "tpot_p99_ms",
-    "duration": "seconds",
-    "completed": "requests",
-    "total_output_tokens": "output_tokens",
-}
+# As many tokens as so many answers have come before each point, and are not measured.
+WARM_UP = 4
+TURN_TIMEOUT_S = 900.0
+FIGURES = ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms", "tau")
 # The first words of methods' names, in the order of a level's rows.
 KINDS = ("plain", "chain", "scheduled", "tree", "adaptive")
 
@@ -87,11 +65,6 @@ class Concurrency(Experiment):
             return
         session.end_engines()
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            dataset = Path(folder) / "prompts.json"
-            talk = self.bench.conversations
-            texts = [talk.text(prompt.turns) for prompt in self.bench.prompts]
-            write_dataset(texts, self.config.tokens, dataset)
             servers = {
                 method: stack.enter_context(bench_server(method, self.bench))
                 for method in methods
@@ -99,23 +72,42 @@ class Concurrency(Experiment):
             }
             for server in servers.values():
                 server.wait()
-            self._measure_all(session, servers, dataset)
+            self._measure_all(session, servers)
 
-    def _measure_all(self, session: Session, servers: dict[Method, Server], dataset: Path) -> None:
-        """Level after level, each on all servers in turn."""
+    def _measure_all(self, session: Session, servers: dict[Method, Server]) -> None:
+        """Level after level, each on all servers in turn, which are all asked the same."""
+        talk = self.bench.conversations
+        prompts = [talk.ids(prompt.turns) for prompt in self.bench.prompts]
         for repeat, level, order in turns(list(servers), self.config.levels, self.config.repeats):
-            requests = max(self.config.least_requests, self.config.requests_per_level * level)
             for method in order:
                 key = self._key(method, level, repeat)
                 if session.has(key):
                     continue
+                asked = requests(prompts, self.config.tokens, temperature=0.0)
+                loop = ServedLoop(method, servers[method], asked, level)
                 try:
-                    found = measure_load(servers[method], dataset, level, requests)
-                    session.record(key, found)
+                    session.record(key, self._point(loop))
                 # The other points are measured all the same.
-                except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+                except (RuntimeError, OSError) as error:
                     session.record(key, {"error": str(error)})
             print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
+
+    def _point(self, loop: ServedLoop) -> dict[str, Any]:
+        """A turn's figures. Raises RuntimeError where a request fails or too few tokens come."""
+        count = max(self.config.least_requests, self.config.requests_per_level * loop.clients)
+        loop.turn(WARM_UP * self.config.tokens, TURN_TIMEOUT_S)
+        turn = loop.turn(count * self.config.tokens, TURN_TIMEOUT_S)
+        if turn["tokens"] < count * self.config.tokens:
+            raise RuntimeError(f"{turn['tokens']} tokens in {TURN_TIMEOUT_S:.0f} s")
+        return {
+            "requests": len(turn["first"]),
+            "output_tokens": turn["tokens"],
+            "seconds": turn["seconds"],
+            "tokens_per_s": speed([turn]),
+            **latency("ttft", turn["first"]),
+            **latency("tpot", turn["behind"]),
+            "tau": tau(turn["drafts"], turn["accepted"]),
+        }
 
     def fill(self, result: Result, records: list[Record]) -> None:
         mine = [r for r in records if r["experiment"] == self.key and "error" not in r]
@@ -124,8 +116,8 @@ class Concurrency(Experiment):
             runs = grouped(of_level, itemgetter("method"))
             result.rows += [_row(each, runs.get(PLAIN.name, [])) for each in runs.values()]
         result.notes.append(
-            "`vllm serve` and `vllm bench serve`; the client shares the processor with the server. "
-            "tau of its requests, as it reports it."
+            "`vllm serve`, and clients who ask again once they are answered; they share the "
+            "processor with the server. tau from the server's own counters."
         )
         for method, rows in grouped(result.rows, itemgetter("method")).items():
             if method != PLAIN.name:
@@ -139,10 +131,7 @@ def _level(record: Record) -> int:
 def _row(runs: Answers, plain: Answers) -> Row:
     first = runs[0]
     row = {"concurrency": _level(first), "method": first["method"], "requests": first["requests"]}
-    for name in ("tokens_per_s", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms"):
-        row[name] = statistics.median(run[name] for run in runs)
-    taus = [run["tau"] for run in runs if run["tau"] is not None]
-    row["tau"] = statistics.mean(taus) if taus else None
+    row |= {name: median(runs, name) for name in FIGURES}
     ratios, _ = speedups(runs, plain)
     return row | (spread_of(ratios) if ratios else {})
 
@@ -160,64 +149,3 @@ def bench_server(method: Method, bench: Bench) -> Server:
     if load.kv_cache_bytes is not None:
         flags.append(f"--kv-cache-memory-bytes={load.kv_cache_bytes}")
     return Server(method.name, bench.target, method.speculative_config(str(bench.head)), flags)
-
-
-def write_dataset(texts: Sequence[str], tokens: int, path: Path) -> None:
-    """Prompts in ShareGPT's form: vLLM reads it with json alone, its `custom` form with pandas.
-
-    Of the second turn vLLM takes the length: that of the answer, here about half of `tokens` to one
-    and a half. Were all as long, plain decoding's requests would end together, and the next ones'
-    prompts be read in one step, which no service sees.
-    """
-    spread = (tokens // 2 + tokens * place // len(texts) for place in range(len(texts)))
-    # vLLM leaves out what is shorter.
-    lengths = [max(4, length) for length in spread]
-    random.Random(0).shuffle(lengths)
-    turns_of = [
-        [{"from": "human", "value": text}, {"from": "gpt", "value": " a" * length}]
-        for text, length in zip(texts, lengths, strict=True)
-    ]
-    talks = [{"conversations": both} for both in turns_of]
-    path.write_text(json.dumps(talks), encoding="utf-8")
-
-
-def client_command(
-    server: Server, dataset: Path, level: int, requests: int, result: Path
-) -> list[str]:
-    """A `vllm bench serve` of `requests` requests, at most `level` at a time.
-
-    Over the dataset in its order, repeated if it is too short.
-    """
-    return [
-        str(Path(sys.executable).with_name("vllm")),
-        *CLIENT.split(),
-        *(f"--base-url={server.url}", f"--model={SERVED_NAME}", f"--tokenizer={server.target}"),
-        f"--dataset-path={dataset}",
-        *(f"--num-prompts={requests}", f"--max-concurrency={level}"),
-        *(f"--result-dir={result.parent}", f"--result-filename={result.name}"),
-    ]
-
-
-def measure_load(server: Server, dataset: Path, level: int, requests: int) -> dict[str, Any]:
-    """The figures of one point. Raises RuntimeError where the client or a request failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        command = client_command(server, dataset, level, requests, result)
-        done = subprocess.run(
-            command,
-            env=os.environ | server_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=CLIENT_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0 or not result.is_file():
-            tail = (done.stdout + done.stderr)[-ERROR_CHARACTERS:]
-            raise RuntimeError(f"vllm bench serve ended with {done.returncode}: {tail}")
-        found = json.loads(result.read_text(encoding="utf-8"))
-    if found["failed"] or found["completed"] != requests:
-        raise RuntimeError(f"{found['completed']} of {requests} requests were answered")
-    figures = {ours: found[theirs] for theirs, ours in FIGURES.items()}
-    # From the server's counters, warm-up left out; not there where nothing was drafted.
-    return {**figures, "tau": found.get("spec_decode_acceptance_length")}

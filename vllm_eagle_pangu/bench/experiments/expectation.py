@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """E7: the speed-up that acceptance and forward times promise, and the one that was measured."""
 
-import statistics
-from typing import Any
-
 from vllm_eagle_pangu.bench.experiments.base import Experiment, Result, Row
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record
-from vllm_eagle_pangu.bench.statistics import Answers, answers_of, summary
+from vllm_eagle_pangu.bench.statistics import Answers, answers_of, median, summary
 from vllm_eagle_pangu.measure.method import PLAIN, Method
 from vllm_eagle_pangu.measure.statistics import acceptance_rate, expected_tokens
 
@@ -51,7 +48,7 @@ class Expectation(Experiment):
         sums = {name: sum(record[name] for record in mine) for name in counts}
         alpha = acceptance_rate(**sums) if method.kind in ("chain", "own chain") else None
         tokens = figures["tau"] if alpha is None else expected_tokens(alpha, method.nodes)
-        forward = _median(mine, "forward_ms")
+        forward = median(mine, "forward_ms")
         # The speed-up were a step nothing but its target forward.
         bound = tokens * base["step_ms"] / forward
         headline = self.bench.row(records, self.bench.part(method, "E1"), method)
@@ -63,18 +60,12 @@ class Expectation(Experiment):
             "tokens": tokens,
             "tau": figures["tau"],
             "plain_step_ms": base["step_ms"],
-            "plain_forward_ms": _median(plain, "forward_ms"),
+            "plain_forward_ms": median(plain, "forward_ms"),
             "forward_ms": forward,
             # Of vLLM's own chains; E3 has those of trees.
-            "sampler_ms": _median(mine, "sampler_ms"),
-            "draft_ms": _median(mine, "draft_ms"),
+            "sampler_ms": median(mine, "sampler_ms"),
+            "draft_ms": median(mine, "draft_ms"),
             "bound": bound,
             "measured": measured,
             "fraction": measured / bound,
         }
-
-
-def _median(answers: Answers, name: str) -> Any:
-    """None where there is no such figure."""
-    found = [record[name] for record in answers if name in record]
-    return statistics.median(found) if found else None
