@@ -134,6 +134,19 @@ def test_calibration(statistics):
     assert sum(one.accepted.total for one in statistics.cumulative) == statistics.nodes
 
 
+@pytest.mark.parametrize(("belief", "promised"), [((0.0, 1.0), 2.38), ((-20.0, 0.0), 1.0)])
+def test_what_adaptive_trees_promise(tmp_path, statistics, belief, promised):
+    """The drafter's own word, 1 + 0.6 + 0.3 + 0.33 + 0.15, and none of it."""
+    assert statistics.promised is None and statistics.believed == []
+    steps = [{**TREE, "belief": belief}, *STEPS[1:]]
+    found = statistics_of(read_recording(write(tmp_path, steps)))
+    assert found.promised == pytest.approx(promised, abs=1e-4) and found.brought == 3
+    assert sum(one.accepted.total for one in found.believed) == 4
+    if promised > 1:
+        only = statistics_of(read_recording(write(tmp_path, [TREE])))
+        assert found.believed == only.cumulative
+
+
 def test_stage_times_count_an_engine_step_once_and_put_the_whole_step_last(statistics):
     draft, step = statistics.stages
     assert (draft.name, draft.steps, draft.p50, draft.p90) == ("draft", 3, 20.0, 28.0)

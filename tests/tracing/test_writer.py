@@ -91,9 +91,15 @@ def test_shapes_may_differ_by_tree(start):
     tree, writer = grown_tree(2), start()
     paths = walk(tree, agreeing_draws(tree))
     narrow = type(SHAPE)(2, 5, 10)
-    writer.step(StepEntry(0, 0, 2, ["a", "b"], [3, 4], [SHAPE, narrow], tree, paths, {}))
+    writer.step(
+        StepEntry(0, 0, 2, ["a", "b"], [3, 4], [SHAPE, narrow], tree, paths, {}, [0.12345, 1.0])
+    )
     writer.close()
-    assert [record["shape"]["nodes"] for record in read_run(writer.folder)] == [16, 10]
+    records = read_run(writer.folder)
+    assert [(record["shape"]["nodes"], record["belief"]) for record in records] == [
+        (16, [0.1235, 1.0]),
+        (10, [0.1235, 1.0]),
+    ]
 
 
 def test_a_requests_line_sums_up_its_steps(start):

@@ -322,6 +322,11 @@ class AdaptiveShapes:
             self._costs_by_nodes[batch] = cost
         return self._costs_by_nodes[batch]
 
+    def line(self) -> Sequence[float]:
+        """See `TreePolicy`."""
+        found: list[float] = self.belief.line.tolist()
+        return found
+
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
         if self._followed:

@@ -63,6 +63,10 @@ class TreePolicy(Protocol):
         """Told at the end of every step."""
         return
 
+    def line(self) -> Sequence[float] | None:
+        """`kernels.tree_prune.Belief.line`, by which nodes are kept; None where all are."""
+        return None
+
 
 @dataclass(frozen=True)
 class FixedShape(TreePolicy):

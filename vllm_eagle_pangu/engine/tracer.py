@@ -98,6 +98,7 @@ class StepTracer(Observer):
             tree=_on_host(tree),
             paths=_on_host(paths),
             stage_us=times,
+            belief=self.runner.step.policy.line(),
         )
         self.writer.step(entry)
 

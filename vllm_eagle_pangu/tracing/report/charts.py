@@ -108,7 +108,10 @@ def _calibration(statistics: Statistics, figure: Any, axes: Any, counts: Any) ->
     for bins, colour, label, shift in (
         (statistics.conditional, BLUE, "a node, once its parent was accepted", -1),
         (statistics.cumulative, GREEN, "a node with its whole path", 1),
+        (statistics.believed, AMBER, "the same, as adaptive trees believe", 3),
     ):
+        if not bins:
+            continue
         accepted = [one.accepted for one in bins]
         axes.errorbar(
             [100 * one.mean_probability for one in bins],
@@ -124,7 +127,7 @@ def _calibration(statistics: Statistics, figure: Any, axes: Any, counts: Any) ->
         )
         middles = [50 * (one.low + one.high) + 2 * shift for one in bins]
         counts.bar(middles, [share.total for share in accepted], 3.6, color=colour)
-    counts.set(yscale="log", ylabel="nodes", xlabel="the drafter's probability (%)")
+    counts.set(yscale="log", ylabel="nodes", xlabel="probability (%)")
     counts.set_ylim(bottom=0.7)
     counts.yaxis.set_major_formatter("{x:,.0f}")
     axes.set(xlim=(0, 100), ylim=(0, 100), ylabel="accepted by the target (%)")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorded run, read from its folder and checked."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.checked import refusal, told
+from vllm_eagle_pangu.kernels.tree_prune.belief import LEAST, MOST
 from vllm_eagle_pangu.tracing.reader import read_lines, read_manifest
 from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS
 
@@ -32,7 +34,8 @@ class Step:
     `tokens`, `parents`, `scores`: the tree; scores are cumulative log-probabilities, NaN or
     infinite only where the drafter is broken.
     `accepted`: rows of the accepted path, root included; `emitted`: its tokens, then the bonus.
-    `stage_us`: microseconds by stage, of the whole batch.
+    `stage_us`: microseconds by stage, of the whole batch. `belief`: the line of log-odds by which
+    these nodes were chosen; None where nobody chose.
     """
 
     number: Annotated[int, Field(validation_alias="step")]
@@ -45,6 +48,7 @@ class Step:
     accepted: Annotated[list[int], Field(validation_alias="accepted_rows")]
     emitted: list[int]
     stage_us: Annotated[dict[str, float], AfterValidator(_microseconds)]
+    belief: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         rows, path = len(self.tokens), self.accepted
@@ -68,6 +72,15 @@ class Step:
     def accepted_nodes(self) -> int:
         """L, the length of the accepted path."""
         return len(self.accepted) - 1
+
+    def promised(self, belief: tuple[float, float]) -> list[float]:
+        """Log-probabilities of the nodes' paths, by what was believed of the drafter's."""
+        found = [0.0]
+        for row, parent in enumerate(self.parents[1:], start=1):
+            said = min(max(self.scores[row] - self.scores[parent], LEAST), MOST)
+            odds = belief[0] + belief[1] * (said - math.log(-math.expm1(said)))
+            found.append(found[parent] - math.log1p(math.exp(-odds)))
+        return found[1:]
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ class Statistics(Totals):
 
     `emitted`: request steps by tokens emitted. `ranks`: by place among siblings, best first.
     `conditional`, `cumulative`: calibration of a node's probability given its parent, and of its
-    whole path's. `medians`: by what they are of.
+    whole path's; `believed`: of what adaptive trees believe of the latter, and `promised`, their
+    tokens per step by it, beside `brought`; None without. `medians`: by what they are of.
     """
 
     engine_steps: int
@@ -111,6 +112,9 @@ class Statistics(Totals):
     ranks: list[Share]
     conditional: list[Bin]
     cumulative: list[Bin]
+    believed: list[Bin]
+    promised: float | None
+    brought: float | None
     stages: list[Stage]
     requests: list[RequestFigures]
     medians: dict[str, float]
@@ -124,6 +128,8 @@ def statistics_of(recording: Recording) -> Statistics:
     # Every request of a batch repeats its step's times.
     timings = {step.number: step.stage_us for step in steps}
     batches = {step.number: step.batch_size for step in steps}
+    chosen = [(step, step.promised(step.belief)) for step in steps if step.belief is not None]
+    promised = [1 + sum(map(math.exp, chances)) for _, chances in chosen]
     medians: dict[str, Sequence[float]] = {
         "tokens per step": [len(step.emitted) for step in steps],
         "nodes per step": [step.nodes for step in steps],
@@ -147,6 +153,13 @@ def statistics_of(recording: Recording) -> Statistics:
         cumulative=_calibration(
             (step.scores[row], row in step.accepted) for step in steps for row, _ in _edges(step)
         ),
+        believed=_calibration(
+            (chance, row in step.accepted)
+            for step, chances in chosen
+            for row, chance in enumerate(chances, start=1)
+        ),
+        promised=float(np.mean(promised)) if chosen else None,
+        brought=float(np.mean([len(step.emitted) for step, _ in chosen])) if chosen else None,
         stages=_stages(timings),
         requests=requests,
         medians={name: float(np.median(values)) for name, values in medians.items()},
