@@ -66,6 +66,9 @@ GOES_ON = 3
 TOGETHER = 64
 # Trees that are farther from paying are not looked at for more requests.
 NEAR = 0.95
+# Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
+# decoding takes where nobody follows: so many steps apart.
+UNSURE, TRIAL, TRIED = 1.1, 64, 4096
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,10 @@ class _Seen:
     pause: int = TREES_APART[0]
     plain_plans: int = 0
     plain_pause: int = PLAIN_APART[1]
+    # Whether they hardly pay, whether a rest is tried, and from which plan on one may be again.
+    unsure: bool = False
+    tries: bool = False
+    try_from: int = 0
 
 
 class AdaptiveShapes:
@@ -149,8 +156,10 @@ class AdaptiveShapes:
         # Plans since the drafter last missed what a step committed, and since which plan nobody
         # has wanted it to know.
         self._followed, self._wanted = FOLLOWED, 0
-        # What steps of a rest were, as far as nothing was learnt from them yet.
+        # What steps of a rest were, as far as nothing was learnt from them yet; whether there can
+        # be any, and how many more come soon after others.
         self._rested: list[StepReport] = []
+        self._may_rest, self._soon = False, 0
         # By the power of 2 that holds the batch; of the one whose trees are being looked at.
         self._seen_of: dict[int, _Seen] = {}
         self._look: _Seen | None = None
@@ -158,6 +167,13 @@ class AdaptiveShapes:
     def rests(self, batch: int) -> bool:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""
         seen = self._seen(batch)
+        self._may_rest = True
+        if seen.tries and seen.plans >= seen.pause:
+            # By now it is known what such steps take.
+            self._learn_of_rest()
+            seen.pays, seen.tries = True, False
+            self._reassess(batch, anew=False)
+            seen.pause = seen.plans + TREES_APART[0]
         # Whoever was drafted for of late may be again, in a batch of another size.
         wanted = seen.pays or seen.looking or self._plans - self._wanted <= FOLLOWED
         if wanted or seen.plans >= seen.pause:
@@ -176,7 +192,7 @@ class AdaptiveShapes:
         seen = self._seen(batch)
         if seen.plans >= (TREES_APART[1] if seen.pays else seen.pause):
             seen.plans, seen.lost, seen.looks = 0, 0.0, seen.looks + 1
-            seen.plain_plans = 0
+            seen.plain_plans, seen.tries = 0, False
             if not seen.pays:
                 # What trees fell short of before this look is half forgotten.
                 self._emitted += 0.5 * (self._hoped - self._emitted)
@@ -202,6 +218,7 @@ class AdaptiveShapes:
         anew = self._plans % (REASSESSED if self._stayed < STAYS else SELDOM) == 0
         if anew or other:
             self._reassess(batch, anew)
+            self._try_a_rest(seen, batch)
         turn = self._plans % LOOK_DEEPER
         # A look at all is half at the widest trees, half at those of by now: that tells what rows
         # of a level take, too, as does a step of the narrowest now and then. Others are at trees as
@@ -244,6 +261,15 @@ class AdaptiveShapes:
             # Nobody wants the drafter to follow any longer.
             self._wanted = self._plans - FOLLOWED - 1
         return False
+
+    def _try_a_rest(self, seen: _Seen, batch: int) -> None:
+        """Where trees hardly pay, by what plain steps take that the drafter follows."""
+        may = self._may_rest and not seen.looking and self._plans >= seen.try_from
+        if may and seen.pays and seen.unsure:
+            seen.pays, seen.tries, seen.try_from = False, True, self._plans + TRIED
+            seen.plans = self._looks(batch, GOES_ON)
+            seen.pause = seen.plans + TRIAL
+            self._wanted = self._plans - FOLLOWED - 1
 
     def _shape(self) -> TreeShape:
         """Of the trees being drafted."""
@@ -330,6 +356,7 @@ class AdaptiveShapes:
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
         if self._followed:
+            self._soon = TRIAL
             self._learn(report)
             return
         self._rested.append(report)
@@ -337,8 +364,10 @@ class AdaptiveShapes:
             self._learn_of_rest()
 
     def _learn_of_rest(self) -> None:
-        for rested in self._rested:
-            self._learn(rested)
+        for report in self._rested:
+            self.costs.saw_missed(report, self._soon > 0)
+            self._soon -= 1
+            self._count(report.batch, report.rows - report.batch)
         self._rested.clear()
 
     def _learn(self, report: StepReport) -> None:
@@ -354,8 +383,7 @@ class AdaptiveShapes:
             self.ops.tally_paths(tree.to(HOST), rows, length, self.belief, MEMORY)
             accepted = int(length.sum())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
-        self._tokens += PROMPTS * (emitted - self._tokens)
-        self._prompts += PROMPTS * (prompts - self._prompts)
+        self._count(emitted, prompts)
         plain = self.costs.of_plain(report.batch)
         if self._look is not None and plain and not self.costs.first_time:
             took = sum(self.costs.believed(report))
@@ -365,6 +393,11 @@ class AdaptiveShapes:
         if seconds and self._rate and usual:
             self._emitted += OF_LATE * (emitted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
+
+    def _count(self, emitted: int, prompts: int) -> None:
+        """A step emitted so many tokens, and read so many of prompts."""
+        self._tokens += PROMPTS * (emitted - self._tokens)
+        self._prompts += PROMPTS * (prompts - self._prompts)
 
     def account(self, batch: int) -> Account:
         """Of steps of so many requests, by all that was seen."""
@@ -424,8 +457,9 @@ class AdaptiveShapes:
         self._worths, self._bins_below = self.trees.below()
         seen = self._seen(batch)
         if self._rate:
-            seen.pays = rate > plain * (AHEAD if seen.pays else AHEAD_AGAIN)
-            seen.near = rate > plain * NEAR
+            ahead = AHEAD if seen.pays else AHEAD_AGAIN
+            seen.pays = not seen.tries and rate > plain * ahead
+            seen.near, seen.unsure = rate > plain * NEAR, rate < plain * UNSURE
             least, most = PLAIN_APART
             pause = 0 if self.costs.drifted(batch) else LOOK_AT_PLAIN * (1 - plain / rate) / LOOKING
             seen.plain_pause = min(max(int(pause), least), most)

@@ -12,14 +12,17 @@ from vllm_eagle_pangu.core.policy import StepReport
 # A machine became slower or faster where forwards take so many times as long, or as little; as much
 # of what plain steps took before is still believed.
 DRIFT, DOUBTED = 1.25, 1 / 4
-# What a step leaves out that the drafter misses.
+# What a step leaves out that the drafter misses; what it takes of the rest is hardly less or more
+# than this share, and the mean of so many steps.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
+SHARES, MISSED = (0.75, 1.25), 32
 
 
 class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
-    `plain`: of a step without trees, which the drafter misses, by requests. Of one with trees for
+    `plain`: of a step without trees, which the drafter follows, without its part, by requests; one
+    that it misses takes a share of that, as vLLM leaves out more. Of one with trees for
     most, `forward`: of the target, with its logits and draws, by rows and requests; `level`: of
     drafting a level below the first, by rows; `rest`: of all else, by trees and rows of a level.
     Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
@@ -39,6 +42,10 @@ class StepCosts:
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
         # Of the step, seconds that are not to count.
         self.aside = 0.0
+        # By the power of 2 that holds the batch, that share, and of how many steps it is the mean.
+        self._shares: dict[int, tuple[float, int]] = {}
+        # Steps that the drafter missed.
+        self.missed = 0
         # Numbers of rows that forwards had before, and levels.
         self._rows, self._level_rows = set[int](), set[int]()
         # Whether the last step was the first one with one of its numbers.
@@ -72,8 +79,29 @@ class StepCosts:
         self._forward_then = self.of_features()
 
     def of_plain(self, batch: int) -> float:
-        """Seconds of a step without trees; 0 where none was seen."""
-        return self.plain.of(1, batch, 0)
+        """Seconds of a step without trees that the drafter misses; 0 where none was seen."""
+        return self.plain.of(1, batch, 0) * self._share(batch)
+
+    def _share(self, batch: int) -> float:
+        """As with the nearest batch size of which it is known."""
+        nearest = min(self._shares, key=lambda size: abs(size - batch.bit_length()), default=0)
+        return min(self._shares.get(nearest, (1.0, 0))[0], 1.0)
+
+    def saw_missed(self, report: StepReport, soon: bool) -> None:
+        """Learn from a step without trees that the drafter misses, `soon` after it followed: what
+        that saves is told then alone, before the machine becomes another."""
+        self.missed += 1
+        batch, took = report.batch, sum(self.believed(report))
+        features = 1, batch, report.rows - batch
+        usual = self.plain.of(*features)
+        if not soon or not usual:
+            self.plain.add(features, took / self._share(batch))
+            return
+        least, most = SHARES
+        share, known = self._shares.get(batch.bit_length(), (1.0, 0))
+        known = min(known + 1, MISSED)
+        share += (min(max(took / usual, least), most) - share) / known
+        self._shares[batch.bit_length()] = share, known
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
