@@ -598,6 +598,16 @@ def test_a_look_at_trees_that_nearly_pay_goes_on(row, goes_on):
     assert not steps.policy.account(1).pays
 
 
+def test_a_few_unlucky_trees_end_no_look():
+    """Regression: what steps kept of a promise was believed from the first few on, and a head that
+    gives half as much again was rested from for hundreds of steps."""
+    steps = ChainSteps(0.002, chance=0.7)
+    for step in range(GOES_ON * TREES + 16):
+        steps.chance = 0.0 if step in range(30, 36) else 0.7
+        steps.step()
+        assert steps.policy.account(1).pays
+
+
 @pytest.mark.parametrize("faster", [2.0, 4.0])
 def test_a_machine_that_becomes_faster_is_seen_while_trees_are_drafted(faster):
     """As plain steps are few then; on the faster one rows are dear, and trees do not pay."""

@@ -67,8 +67,8 @@ TOGETHER = 64
 # Trees that are farther from paying are not looked at for more requests.
 NEAR = 0.95
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
-# decoding takes where nobody follows: so many steps apart.
-UNSURE, TRIAL, TRIED = 1.1, 64, 4096
+# decoding takes where nobody follows: behind so many trees, and so many steps apart.
+UNSURE, TRIAL, SETTLED, TRIED = 1.1, 64, 256, 4096
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ class _Seen:
     pause: int = TREES_APART[0]
     plain_plans: int = 0
     plain_pause: int = PLAIN_APART[1]
-    # Whether they hardly pay, whether a rest is tried, and from which plan on one may be again.
+    # Trees since a look began; whether they hardly pay, whether a rest is tried, and from which
+    # plan on one may be again.
+    trees: int = 0
     unsure: bool = False
     tries: bool = False
     try_from: int = 0
@@ -139,6 +141,8 @@ class AdaptiveShapes:
         self._bins: list[list[int]] = []
         # Tokens that steps with trees for most emitted of late, and that they were to emit.
         self._emitted = self._hoped = 0.0
+        # How little that says yet: a few dozen trees may be lucky.
+        self._unsaid = 1.0
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
         # Tokens per second that steps with trees are to emit. In tokens, what is worth the time of:
@@ -192,7 +196,7 @@ class AdaptiveShapes:
         seen = self._seen(batch)
         if seen.plans >= (TREES_APART[1] if seen.pays else seen.pause):
             seen.plans, seen.lost, seen.looks = 0, 0.0, seen.looks + 1
-            seen.plain_plans, seen.tries = 0, False
+            seen.plain_plans, seen.tries, seen.trees = 0, False, 0
             if not seen.pays:
                 # What trees fell short of before this look is half forgotten.
                 self._emitted += 0.5 * (self._hoped - self._emitted)
@@ -241,6 +245,7 @@ class AdaptiveShapes:
         if looks_at_plain or not (seen.pays or looks_at_trees):
             return [None] * batch
         self._drafted = batch
+        seen.trees += batch
         return [self._shape()] * batch
 
     def _looks_at_trees(self, seen: _Seen, batch: int) -> bool:
@@ -264,8 +269,8 @@ class AdaptiveShapes:
 
     def _try_a_rest(self, seen: _Seen, batch: int) -> None:
         """Where trees hardly pay, by what plain steps take that the drafter follows."""
-        may = self._may_rest and not seen.looking and self._plans >= seen.try_from
-        if may and seen.pays and seen.unsure:
+        known = self._may_rest and seen.trees >= SETTLED
+        if known and seen.pays and seen.unsure and self._plans >= seen.try_from:
             seen.pays, seen.tries, seen.try_from = False, True, self._plans + TRIED
             seen.plans = self._looks(batch, GOES_ON)
             seen.pause = seen.plans + TRIAL
@@ -393,6 +398,7 @@ class AdaptiveShapes:
         if seconds and self._rate and usual:
             self._emitted += OF_LATE * (emitted - self._emitted)
             self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
+            self._unsaid *= (1 - OF_LATE) ** report.batch
 
     def _count(self, emitted: int, prompts: int) -> None:
         """A step emitted so many tokens, and read so many of prompts."""
@@ -470,7 +476,8 @@ class AdaptiveShapes:
 
     def _promised(self, rate: float) -> float:
         """Of an expected rate, as much as steps kept of late."""
-        return rate * (self._emitted / self._hoped if self._hoped else 1.0)
+        kept = self._emitted / self._hoped if self._hoped else 1.0
+        return rate * (self._unsaid + (1 - self._unsaid) * kept)
 
     def _beside_prompts(self, rate: float, trees: bool) -> float:
         """Tokens per second where steps bring so many, and read as much of prompts as of late."""
