@@ -68,7 +68,7 @@ TOGETHER = 64
 NEAR = 0.95
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
-UNSURE, TRIAL, SETTLED, TRIED = 1.1, 64, 256, 4096
+UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
 
 
 @dataclass(frozen=True)
