@@ -76,14 +76,24 @@ class NativeOp:
 
     def __call__(self, *fields: torch.Tensor | float | None) -> Any:
         """Tensors go by address, contiguous, so what is written must be so; None is 0."""
-        # Held until the call returns.
-        held = [each.contiguous() if isinstance(each, torch.Tensor) else each for each in fields]
-        plain = [each.data_ptr() if isinstance(each, torch.Tensor) else each or 0 for each in held]
-        return self.entry(struct.pack(self.call, *plain))
+        # A step makes a dozen calls: Python takes longer to ask for tensors than for numbers.
+        plain, held = list[float](), list[torch.Tensor]()
+        for each in fields:
+            if each is None or isinstance(each, int | float):
+                plain.append(each or 0)
+                continue
+            # Held until the call returns.
+            held.append(each if each.is_contiguous() else each.contiguous())
+            plain.append(held[-1].data_ptr())
+        return self.entry(self.pack(*plain))
 
     def prepare(self) -> Callable[[bytes], Any]:
         """Compile it, unless an earlier process did."""
         return self.entry
+
+    @functools.cached_property
+    def pack(self) -> Callable[..., bytes]:
+        return struct.Struct(self.call).pack
 
     @functools.cached_property
     def entry(self) -> Callable[[bytes], Any]:
