@@ -61,7 +61,8 @@ def test_a_steps_lines_equal_the_tensors(start):
         rows, emitted = (17, 6, 1)[b], int(paths.length[b]) + 1
         assert list(record) == [
             *("schema", "kind", "step", "request", "time_us", "batch_size", "prefix_tokens"),
-            *("shape", "tokens", "parents", "scores", "accepted_rows", "emitted", "stage_us"),
+            *("shape", "tokens", "parents", "scores", "accepted_rows", "emitted", "belief"),
+            "stage_us",
         ]
         assert (record["schema"], record["kind"], record["step"]) == (1, "step", 4)
         assert (record["batch_size"], record["prefix_tokens"]) == (4, 7 + b)
@@ -71,6 +72,7 @@ def test_a_steps_lines_equal_the_tensors(start):
         assert record["scores"] == [round(s, 4) for s in tree.score[b, :rows].tolist()]
         assert record["accepted_rows"] == paths.rows[b, :emitted].tolist()
         assert record["emitted"] == paths.output[b, :emitted].tolist()
+        assert record["belief"] is None
         assert record["stage_us"] == {"prepare_us": 101.2, "verify_us": 2903.0, "step_us": 5804.1}
         assert 0 <= record["time_us"] <= writer.now_us()
     assert int(paths.length.max()) > 1, "a path worth the name"

@@ -62,7 +62,7 @@ MUTATIONS = (
     ("keys = prefix - start", "keys = prefix", "splits merged that nobody wrote"),
     ("tl.load(key_count + request), ", "tl.maximum(tl.load(key_count + request) - start, 0), ",
      "window on dense keys"),
-    ('"WINDOW": prefix_start is not None', '"WINDOW": False', "window not handed on"),
+    ('"WINDOW": rows.prefix_start is not None', '"WINDOW": False', "window not handed on"),
 )  # fmt: skip
 
 
