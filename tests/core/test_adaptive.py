@@ -254,6 +254,8 @@ def test_on_a_device_a_forward_is_as_large_as_it_is_padded_to():
     steps = OnADevice(0.0005, row=0.002, sizes=(4, 8, 16, 32))
     rows = [rows for _, rows in [steps.step() for _ in range(800)][400:] if rows > 2]
     assert len(rows) > 300 and sum(count in (4, 8, 16) for count in rows) > 0.9 * len(rows)
+    of_4, of_5, of_8, of_9 = steps.policy.costs.of_forward(2, np.array([2, 3, 6, 7]))
+    assert of_4 < of_5 == of_8 < of_9
 
 
 class DearNodes:

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -30,9 +31,9 @@ class StepReport:
     paths: AcceptedPaths | None
     seconds: Mapping[str, float]
 
-    @property
+    @cached_property
     def nodes(self) -> int:
-        """How many were verified."""
+        """How many were verified; trees on a device are waited for once."""
         return 0 if self.tree is None else int(self.tree.node_count.sum())
 
 

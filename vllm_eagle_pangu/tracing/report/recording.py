@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -74,12 +75,13 @@ class Step:
         return len(self.accepted) - 1
 
     def promised(self, belief: tuple[float, float]) -> list[float]:
-        """Log-probabilities of the nodes' paths, by what was believed of the drafter's."""
+        """Log-probabilities of the nodes' paths, by what was believed of the drafter's: those of
+        `kernels.tree_prune`, for trees of any size without torch."""
         found = [0.0]
         for row, parent in enumerate(self.parents[1:], start=1):
             said = min(max(self.scores[row] - self.scores[parent], LEAST), MOST)
             odds = belief[0] + belief[1] * (said - math.log(-math.expm1(said)))
-            found.append(found[parent] - math.log1p(math.exp(-odds)))
+            found.append(found[parent] - float(np.logaddexp(0.0, -odds)))
         return found[1:]
 
 
