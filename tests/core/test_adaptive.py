@@ -404,7 +404,7 @@ def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
         report = StepReport(4, 4 + nodes, [], [], tree, paths, {"verify": seconds, "grow": 0.01})
         policy.observe(report)
         policy.costs.solve()
-        hoped.append(policy._hoped)
+        hoped.append(policy.kept.late[1])
     assert hoped[-2] > 0
     assert 0 < hoped[-1] - hoped[-2] <= 100.0 * 2 * 0.03 / 64
 
@@ -582,9 +582,9 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
     if drafts:
         assert all(shape == CHAIN for shape in late)
     else:
-        # In whole looks, which took a hundredth of the time.
+        # In whole looks, which took a hundredth of the time, and none longer than chance asks for.
         looks = [len(list(run)) for drafted, run in itertools.groupby(late, key=bool) if drafted]
-        assert len(looks) > 1 and set(looks[:-1]) == {TREES}
+        assert len(looks) > 1 and TREES <= min(looks[:-1]) <= max(looks) < 2 * TREES
         took, plain = np.sum(spent, axis=1, where=np.arange(6000) >= first)
         assert 1 < took / plain < 1.02
     assert steps.policy.account(1).pays is drafts
@@ -623,14 +623,15 @@ def test_a_machine_that_becomes_faster_is_seen_while_trees_are_drafted(faster):
     assert sum(took[400:]) < 1.02 * sum(plain[400:])
 
 
-@pytest.mark.parametrize(("follows", "pays"), [(0.0, True), (0.003, False)])
+@pytest.mark.parametrize(("follows", "pays"), [(0.0, True), (0.002, False)])
 def test_trees_are_compared_with_steps_that_nobody_follows(follows, pays):
-    """Trees at about 1.06 of what plain steps take, if these are followed in the latter case."""
-    steps = ChainSteps(0.002, 0.42, follows=follows)
+    """Trees at about 1.06 of plain decoding's speed, if that is followed in the latter case."""
+    steps = ChainSteps(0.002, 0.36, follows=follows)
     late = [steps.step() for _ in range(6000)][-3000:]
     _, took, plain = zip(*late, strict=True)
     assert steps.policy.account(1).pays is pays
-    assert sum(took) < 1.01 * sum(plain)
+    # What looks at trees take that nearly pay.
+    assert sum(took) < 1.02 * sum(plain)
 
 
 @pytest.mark.parametrize(("read", "pays"), [(0.0, True), (0.001, True), (0.004, False)])

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts, WholeStepCosts
+from vllm_eagle_pangu.core.kept import Kept
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.remembered import CHANCES, Remembered, bin_of
@@ -30,9 +31,7 @@ from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_prune import Belief
 
 HOST = torch.device("cpu")
-# What a step weighs in what a second is worth.
-OF_LATE = 1 / 64
-# And in how much of all tokens prompts are, which come one by one.
+# What a step weighs in how much of all tokens prompts are, which come one by one.
 PROMPTS = 1 / 256
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
@@ -53,19 +52,19 @@ AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
 # What steps take without trees and with them is looked at for so many steps, with trees for so many
-# requests at least, as often as loses this share of all time: so many steps apart at least and at
-# most; at trees only once the drafter has followed for so many steps, and at all widths and levels
+# requests at least, as often as loses this share of all time, at trees that nearly pay this larger
+# one: so many steps apart at least and at most; at trees only once the drafter has followed for so many steps, and at all widths and levels
 # in one of so many looks, the first one too.
-LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, 0.005
+LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, (0.005, 0.01)
 PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
 FOLLOWED, LOOK_AT_ALL = 32, 4
 # Where trees pay, or nearly, a look goes on for so many times as long: a few dozen trees tell a
 # fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
-GOES_ON = 3
+# Nearly: with a rate that is less by so little, or by no more than chance has it in half of the
+# looks that n trees make: this by the root of n.
+GOES_ON, NEAR, CHANCE = 8, 0.05, 2.0
 # From so many steps of a rest at once is learnt: behind a forward even little work takes long.
 TOGETHER = 64
-# Trees that are farther from paying are not looked at for more requests.
-NEAR = 0.95
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
 UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
@@ -139,10 +138,8 @@ class AdaptiveShapes:
         self._bins_below: list[int] = []
         # By level: the bins of the trees being drafted, `[T]`.
         self._bins: list[list[int]] = []
-        # Tokens that steps with trees for most emitted of late, and that they were to emit.
-        self._emitted = self._hoped = 0.0
-        # How little that says yet: a few dozen trees may be lucky.
-        self._unsaid = 1.0
+        # Of what steps with trees for most were to emit, what they do.
+        self.kept = Kept()
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
         # Tokens per second that steps with trees are to emit. In tokens, what is worth the time of:
@@ -198,8 +195,7 @@ class AdaptiveShapes:
             seen.plans, seen.lost, seen.looks = 0, 0.0, seen.looks + 1
             seen.plain_plans, seen.tries, seen.trees = 0, False, 0
             if not seen.pays:
-                # What trees fell short of before this look is half forgotten.
-                self._emitted += 0.5 * (self._hoped - self._emitted)
+                self.kept.forget_half()
         if seen.plain_plans >= seen.plain_pause:
             seen.plain_plans = 0
         if seen.plain_plans == 0:
@@ -260,8 +256,8 @@ class AdaptiveShapes:
             return True
         self._reassess(batch, anew=True)
         plain = self.costs.of_plain(batch)
-        pause = int(seen.lost / (LOOKING * plain)) if plain else 0
-        seen.pause = min(max(pause, TREES_APART[0]), TREES_APART[1])
+        pause = int(seen.lost / (LOOKING[seen.near] * plain)) if plain else 0
+        seen.pause = seen.plans + min(max(pause, TREES_APART[0]), TREES_APART[1])
         if not seen.pays:
             # Nobody wants the drafter to follow any longer.
             self._wanted = self._plans - FOLLOWED - 1
@@ -395,10 +391,9 @@ class AdaptiveShapes:
             took -= prompts * self.costs.of_prompt_row(trees=False)
             self._look.lost += took - plain * emitted / report.batch
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
-        if seconds and self._rate and usual:
-            self._emitted += OF_LATE * (emitted - self._emitted)
-            self._hoped += OF_LATE * (self._rate * seconds - self._hoped)
-            self._unsaid *= (1 - OF_LATE) ** report.batch
+        told = seconds and self._rate and usual
+        if told and self.kept.saw(report.batch, emitted, self._rate * seconds):
+            self.trees.doubt()
 
     def _count(self, emitted: int, prompts: int) -> None:
         """A step emitted so many tokens, and read so many of prompts."""
@@ -416,7 +411,7 @@ class AdaptiveShapes:
         return Account(
             pays=seen is not None and seen.pays,
             plain_per_s=batch / plain if plain else 0.0,
-            trees_per_s=self._promised(self._expected(batch)),
+            trees_per_s=self.kept.share * self._expected(batch),
             plain_s=plain,
             forward_s=forward,
             row_s=row - forward,
@@ -452,7 +447,7 @@ class AdaptiveShapes:
         if anew and self.trees.known_whole >= ENOUGH and self.costs.known >= REMEMBERED:
             self._choose_shape(batch)
         self._rate = self._expected(batch)
-        rate = self._beside_prompts(self._promised(self._rate), trees=True)
+        rate = self._beside_prompts(self.kept.share * self._rate, trees=True)
         plain = self._beside_prompts(plain, trees=False)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
@@ -465,19 +460,15 @@ class AdaptiveShapes:
         if self._rate:
             ahead = AHEAD if seen.pays else AHEAD_AGAIN
             seen.pays = not seen.tries and rate > plain * ahead
-            seen.near, seen.unsure = rate > plain * NEAR, rate < plain * UNSURE
+            seen.near = rate * (1 + max(NEAR, CHANCE / max(seen.trees, 1) ** 0.5)) > plain
+            seen.unsure = rate < plain * UNSURE
             least, most = PLAIN_APART
-            pause = 0 if self.costs.drifted(batch) else LOOK_AT_PLAIN * (1 - plain / rate) / LOOKING
-            seen.plain_pause = min(max(int(pause), least), most)
+            lost = 0 if self.costs.drifted(batch) else LOOK_AT_PLAIN * (1 - plain / rate)
+            seen.plain_pause = min(max(int(lost / LOOKING[False]), least), most)
         elif seen.plans > 2 * self._looks(batch):
             # Steps that teach what trees take are rare.
             seen.pays = False
         self._batch = batch
-
-    def _promised(self, rate: float) -> float:
-        """Of an expected rate, as much as steps kept of late."""
-        kept = self._emitted / self._hoped if self._hoped else 1.0
-        return rate * (self._unsaid + (1 - self._unsaid) * kept)
 
     def _beside_prompts(self, rate: float, trees: bool) -> float:
         """Tokens per second where steps bring so many, and read as much of prompts as of late."""

@@ -15,7 +15,9 @@ CHANCES = 2.0 ** -(np.arange(32) / 4)
 # Bins of what the nodes of a level have of all probability: two for each halving.
 SHARES = 16
 # What one request's tree weighs in what is remembered.
-WEIGHT = 0.05
+WEIGHT = 0.01
+# Where they are doubted, as if there were so many.
+DOUBTED = 16
 # Widths that there are, up to the largest shape's.
 WIDTHS = (1, 2, 4, 8)
 
@@ -44,6 +46,10 @@ class Remembered:
         """By bin of a level's probabilities, what a tree's next level is worth, and its bin."""
         shares, worths = (self._below[1:] / self._below[0]).tolist()
         return worths, [bin_of(share) for share in shares]
+
+    def doubt(self) -> None:
+        """The head, or its texts, became others: trees that come soon count for most."""
+        self.known, self.known_whole = min(self.known, DOUBTED), min(self.known_whole, DOUBTED)
 
     def become(self, width: int, depth: int) -> None:
         """Trees are drafted so wide, one of `widths`, and so deep, from now on."""

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of what steps with trees were to emit they emit."""
+
+# What a step weighs in what is kept of late, and a tree in what is kept at length, where steps have
+# few of them: the tokens of a few dozen say a fifth more or less by chance alone.
+LATE, TREE = 1 / 64, 1 / 512
+# Where they are so far apart, the head or its texts became others: what is of late is believed.
+APART = 0.2
+
+
+class Kept:
+    """The share of promised tokens that came: `share`, 1 before there were any."""
+
+    def __init__(self) -> None:
+        # Of late and at length, means of a step: tokens that it emitted, and that it was to emit.
+        self.late, self.long = [0.0, 0.0], [0.0, 0.0]
+        # How little that says yet: a few dozen trees may be lucky.
+        self._unsaid = 1.0
+
+    @property
+    def share(self) -> float:
+        """What a promise is worth."""
+        return self._unsaid + (1 - self._unsaid) * _share(self.long)
+
+    def saw(self, trees: int, emitted: float, hoped: float) -> bool:
+        """A step of so many trees emitted so much of what was hoped; whether that is another share
+        than it was at length."""
+        for mean, weight in ((self.late, LATE), (self.long, min(LATE, TREE * trees))):
+            mean[0] += weight * (emitted - mean[0])
+            mean[1] += weight * (hoped - mean[1])
+        self._unsaid *= (1 - LATE) ** trees
+        other = abs(_share(self.late) - _share(self.long)) > APART
+        if other:
+            self.long = [*self.late]
+        return other
+
+    def forget_half(self) -> None:
+        """Of what steps fell short, or brought beyond: it was long ago."""
+        for mean in (self.late, self.long):
+            mean[0] += 0.5 * (mean[1] - mean[0])
+
+
+def _share(mean: list[float]) -> float:
+    emitted, hoped = mean
+    return emitted / hoped if hoped else 1.0
