@@ -625,11 +625,11 @@ def test_a_machine_that_becomes_faster_is_seen_while_trees_are_drafted(faster):
 
 @pytest.mark.parametrize(("follows", "pays"), [(0.0, True), (0.002, False)])
 def test_trees_are_compared_with_steps_that_nobody_follows(follows, pays):
-    """Trees at about 1.06 of plain decoding's speed, if that is followed in the latter case."""
-    steps = ChainSteps(0.002, 0.36, follows=follows)
+    """Trees at about 1.07 of plain decoding's speed, if that is followed in the latter case."""
+    steps = ChainSteps(0.002, 0.37, follows=follows)
     late = [steps.step() for _ in range(6000)][-3000:]
-    _, took, plain = zip(*late, strict=True)
-    assert steps.policy.account(1).pays is pays
+    shapes, took, plain = zip(*late, strict=True)
+    assert (shapes.count(None) < len(late) / 2) is pays
     # What looks at trees take that nearly pay.
     assert sum(took) < 1.02 * sum(plain)
 

@@ -52,16 +52,16 @@ AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
 # What steps take without trees and with them is looked at for so many steps, with trees for so many
-# requests at least, as often as loses this share of all time, at trees that nearly pay this larger
-# one: so many steps apart at least and at most; at trees only once the drafter has followed for so many steps, and at all widths and levels
-# in one of so many looks, the first one too.
+# requests at least, as often as loses this share of all time, the larger one where trees nearly
+# pay: so many steps apart at least and at most; at trees only once the drafter has followed for so
+# many steps, and at all widths and levels in one of so many looks, the first one too.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, (0.005, 0.01)
 PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
 FOLLOWED, LOOK_AT_ALL = 32, 4
 # Where trees pay, or nearly, a look goes on for so many times as long: a few dozen trees tell a
 # fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
-# Nearly: with a rate that is less by so little, or by no more than chance has it in half of the
-# looks that n trees make: this by the root of n.
+# Nearly: with a rate that is less by so little, or as chance has it with n trees of texts that are
+# alike: by no more than this by the root of n.
 GOES_ON, NEAR, CHANCE = 8, 0.05, 2.0
 # From so many steps of a rest at once is learnt: behind a forward even little work takes long.
 TOGETHER = 64
