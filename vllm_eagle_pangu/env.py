@@ -6,7 +6,7 @@ vLLM's own that we set for its servers are in `serving.needs`.
 
 import os
 
-from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.checked import refusal
 from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR
 
 # The folder that traces go to, as the key `trace_dir`.
@@ -28,11 +28,6 @@ ALL = (
 )
 
 
-def trace_dir() -> str | None:
-    """None where it is unset or empty."""
-    return os.environ.get(TRACE_DIR) or None
-
-
 def forced_eager_attention() -> bool:
     """Raises ValueError for a value that is neither 0 nor 1, as do all switches here."""
     return _switch(FORCE_EAGER_ATTENTION)
@@ -47,14 +42,9 @@ def npu_attention() -> str:
     tree_off = _switch(DISABLE_NPU_FUSED_TREE)
     named = os.environ.get(NPU_TREE_ATTENTION) or NPU_IMPLEMENTATIONS[0]
     if named not in NPU_IMPLEMENTATIONS:
-        *others, last = NPU_IMPLEMENTATIONS
-        known = f"{', '.join(others)} or {last}"
-        raise refusal(
-            NPU_TREE_ATTENTION,
-            named,
-            f"must be {known}",
-            f"set {NPU_TREE_ATTENTION} to one of them, or leave it unset",
-        )
+        problem = f"must be one of {', '.join(NPU_IMPLEMENTATIONS)}"
+        mend = f"set {NPU_TREE_ATTENTION} to one of them, or leave it unset"
+        raise refusal(NPU_TREE_ATTENTION, named, problem, mend)
     if eager or fused_off or named == "reference":
         return "reference"
     return "npu_torch_tree" if tree_off else named

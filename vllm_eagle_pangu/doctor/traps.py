@@ -11,9 +11,7 @@ from pathlib import Path
 from vllm_eagle_pangu.doctor.child import import_failure
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG, Finding
 from vllm_eagle_pangu.serving import needs
-from vllm_eagle_pangu.serving.memory import GIB, VLLM_SHARE
-from vllm_eagle_pangu.serving.memory import memory as available_memory
-from vllm_eagle_pangu.serving.needs import installed_version
+from vllm_eagle_pangu.serving.needs import GIB, VLLM_SHARE, installed_version
 
 # transformers imports these where they are present, and dies with them.
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -101,7 +99,7 @@ def one_process() -> Finding:
 def memory() -> Finding:
     """Why: vLLM's CPU build wants most of all memory, and ends where less of it is free."""
     name = "memory"
-    found = available_memory() if needs.runs_on_cpu() else None
+    found = needs.memory() if needs.runs_on_cpu() else None
     if found is None:
         return Finding(name, OK, _NO_CPU_BUILD)
     text = f"{found.available / GIB:.1f} of {found.total / GIB:.1f} GiB are free"
