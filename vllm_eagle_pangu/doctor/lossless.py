@@ -6,6 +6,7 @@ In float32 all tokens are equal; where a device decodes in bfloat16 a token may 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -73,12 +74,10 @@ def verdict(
         at = ties.parting(plain[index], tree)
         where = _parts(index, at, plain[index][at], tree[at])
         return Finding(NAME, WRONG, f"{same}; {where}")
-    exact = text_logits(target)
-
-    def logits(prompts: Tokens, outputs: Tokens) -> list[list[ties.Logits]]:
-        return [exact_logits(exact, *both) for both in zip(prompts, outputs, strict=True)]
-
-    rounding, differences = judged(logits, prompts, plain, low, differing)
+    exact = partial(exact_logits, text_logits(target))
+    rounding, differences = judged(
+        lambda *both: list(map(exact, *both)), prompts, plain, low, differing
+    )
     for (index, _), found in zip(differing, differences, strict=True):
         if not found.near_tie:
             where = _parts(index, found.position, found.plain, found.other)
