@@ -71,23 +71,22 @@ def verdict(
         return Finding(NAME, OK, same)
     if not low:
         index, tree = differing[0]
-        at = ties.parting(plain[index], tree)
-        where = _parts(index, at, plain[index][at], tree[at])
-        return Finding(NAME, WRONG, f"{same}; {where}")
+        return Finding(NAME, WRONG, f"{same}; {_parts(index, plain[index], tree)}")
     exact = partial(exact_logits, text_logits(target))
     rounding, differences = judged(
         lambda *both: list(map(exact, *both)), prompts, plain, low, differing
     )
-    for (index, _), found in zip(differing, differences, strict=True):
+    for (index, tree), found in zip(differing, differences, strict=True):
         if not found.near_tie:
-            where = _parts(index, found.position, found.plain, found.other)
+            where = _parts(index, plain[index], tree)
             gap = f"{max(found.gaps):.4f} behind the best, rounding explains {found.bound:.4f}"
             return Finding(NAME, WRONG, f"{same}; {where}, {gap}")
     return Finding(NAME, OK, f"{same}, the others part at near-ties; {rounding}")
 
 
-def _parts(prompt: int, at: int, plain: int, tree: int) -> str:
-    return f"prompt {prompt} parts at token {at}: {tree} for {plain}"
+def _parts(prompt: int, plain: list[int], tree: list[int]) -> str:
+    at = ties.parting(plain, tree)
+    return f"prompt {prompt} parts at token {at}: {tree[at]} for {plain[at]}"
 
 
 def exact_logits(

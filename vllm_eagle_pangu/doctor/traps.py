@@ -88,12 +88,8 @@ def one_process() -> Finding:
     flag = needs.ONE_PROCESS_FLAGS[0]
     if os.environ.get(needs.MULTIPROCESSING) == "0":
         return Finding(name, OK, f"engine and worker share one, given {flag}")
-    return Finding(
-        name,
-        TRAP,
-        f"on {needs.cores()} cores engine and worker belong in one process (this, and {flag})",
-        f"export {needs.MULTIPROCESSING}=0",
-    )
+    problem = f"on {needs.cores()} cores engine and worker belong in one process (this, and {flag})"
+    return Finding(name, TRAP, problem, f"export {needs.MULTIPROCESSING}=0")
 
 
 def memory() -> Finding:
