@@ -70,7 +70,7 @@ def climb(ladder: Iterable[Rung]) -> Iterator[Finding]:
         began = time.monotonic()
         for finding in _found(rung, [need for need in rung.needs if need in failed]):
             now = time.monotonic()
-            if finding.failed:
+            if finding.state in (WRONG, NOT_RUN):
                 failed |= {rung.name, finding.name}
             yield replace(finding, rung=rung.name, seconds=round(now - began, 1))
             began = time.monotonic()
