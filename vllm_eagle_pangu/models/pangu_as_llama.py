@@ -50,8 +50,7 @@ def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
             f"qkv_bias={config['qkv_bias']!r} differs from bias={bias!r}: "
             "Llama has biases on q, k, v and o together or on none; drop qkv_bias"
         )
-    llama: LlamaConfig = PanguEmbeddedConfig.from_dict(config, attention_bias=bias)
-    return llama
+    return PanguEmbeddedConfig.from_dict(config, attention_bias=bias)
 
 
 def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dict[str, Any]:
@@ -124,8 +123,7 @@ def text_logits(
 
     @torch.no_grad()
     def logits(tokens: list[int]) -> torch.Tensor:
-        found: torch.Tensor = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
-        return found[0].float()
+        return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
 
     return logits
 

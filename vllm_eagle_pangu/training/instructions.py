@@ -87,8 +87,7 @@ def instructions(count: int, seed: int, held_out: bool = False) -> list[Instruct
 
 @cache
 def _book() -> dict[str, Any]:
-    book: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-    return book
+    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
 def _drawing(kind: str, held_out: bool, rng: random.Random) -> Callable[[], Instruction | None]:
