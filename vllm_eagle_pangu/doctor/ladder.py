@@ -50,8 +50,8 @@ def rungs(device: str, pair: Sequence[str], prompts: int, tokens: int) -> list[R
     engine = (*there, *(["vllm-ascend"] if device == NPU else []), "torch", "vllm", "plugin")
     kernels = partial(findings_of_each, ops.names(device), "ops.on_all_cases", device)
     measured = partial(findings_of, environment=server_environment())
-    lossless = partial(measured, "lossless", "lossless.decoded", device, prompts, tokens)
-    speed = partial(measured, "E1", "throughput.measured", prompts, tokens)
+    lossless = partial(measured, "lossless", "decoding.lossless", device, prompts, tokens)
+    speed = partial(measured, "E1", "decoding.speed", prompts, tokens)
     return [
         Rung("machine", lambda: chain(here(), findings_of(device, "machine.facts", device))),
         Rung("ops", lambda: findings_of("ops", "ops.present", device), ("torch", *there[:1])),
