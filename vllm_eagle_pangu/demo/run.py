@@ -82,8 +82,7 @@ def sweep(
 def run(arguments: argparse.Namespace) -> int:
     """The whole demo. Returns 0, or 1 if it broke or an output differs but at a near-tie.
 
-    Raises:
-        FileNotFoundError: there is no demo pair.
+    Raises FileNotFoundError where there is no such pair.
     """
     found = pair.find(arguments.pair)
     try:

@@ -67,10 +67,8 @@ def operators() -> Iterator[Finding]:
     for operator, users in OPERATORS.items():
         namespace, _, name = operator.partition(".")
         used = f"{operator}, for {', '.join(users)}"
-        if hasattr(getattr(torch.ops, namespace), name):
-            yield Finding(name, OK, used)
-        else:
-            yield Finding(name, WRONG, f"torch_npu has no {used}")
+        there = hasattr(getattr(torch.ops, namespace), name)
+        yield Finding(name, OK, used) if there else Finding(name, WRONG, f"torch_npu has no {used}")
 
 
 def ascendc() -> Finding:
@@ -96,11 +94,9 @@ def on_one_case(*ops: str) -> Iterator[Finding]:
     for op in ops:
         implementation = chosen(op, device)
         (case,) = (case for case in _cases(op, implementation) if case.name == OPS[op])
-        failing = _failing(op, implementation, device, [case])
-        for text in failing.values():
-            yield Finding(op, WRONG, f"{implementation} {text}")
-        if not failing:
-            yield Finding(op, OK, f"{implementation} runs here and agrees with the reference")
+        wrong = _failing(op, implementation, device, [case]).get(case.name)
+        text = wrong or "runs here and agrees with the reference"
+        yield Finding(op, WRONG if wrong else OK, f"{implementation} {text}")
 
 
 def names(device: str) -> list[str]:

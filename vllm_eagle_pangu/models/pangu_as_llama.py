@@ -36,9 +36,8 @@ _UNLIKE_LLAMA = (
 def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
     """Translate an openPangu Embedded `config.json` into transformers' Llama config.
 
-    Raises:
-        ValueError: the config describes something Llama cannot compute (experts, sandwich
-            norms, sinks), or biases that Llama cannot place.
+    Raises ValueError for what Llama cannot compute (experts, sandwich norms, sinks), and for biases
+    that it cannot place.
     """
     for key in _UNLIKE_LLAMA:
         if config.get(key):
@@ -54,8 +53,7 @@ def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
 def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dict[str, Any]:
     """Translate a Llama config into the `config.json` of an openPangu Embedded checkpoint.
 
-    Raises:
-        ValueError: scaled rotary embeddings or MLP biases, which openPangu does not have.
+    Raises ValueError for scaled rotary embeddings or MLP biases, which openPangu does not have.
     """
     rope = dict(config.rope_parameters or {})
     if rope.get("rope_type", "default") != "default":
@@ -76,10 +74,8 @@ def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dic
 def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
     """Load a target: openPangu Embedded (as a Llama), Llama or Qwen3, a Hugging Face folder.
 
-    Raises:
-        ValueError: there is no config.json, or it is of another architecture; names which ones.
-            Of openPangu, too, where Llama cannot compute it, and where the weights do not match
-            the config; names both sides.
+    Raises ValueError where there is no config.json, or it is of another architecture; of openPangu,
+    too, where Llama cannot compute it, and where the weights do not match the config.
     """
     path = Path(folder) / "config.json"
     if not path.exists():

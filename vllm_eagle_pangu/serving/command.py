@@ -55,14 +55,12 @@ def vllm_script() -> Path | None:
 def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str]) -> Plan:
     """`flags` and `given`, the user's flags and environment, win over what we would say.
 
-    Raises:
-        ValueError: the user's --speculative-config is no JSON object or names another head.
+    Raises ValueError where their --speculative-config is no JSON object or names another head.
     """
     said, rest = split_speculative(flags)
     if said.get("model", head) != head:
-        raise refusal(
-            "model", said["model"], f"{SPECULATIVE} names another head than {head}", "keep one"
-        )
+        problem = f"{SPECULATIVE} names another head than {head}"
+        raise refusal("model", said["model"], problem, "keep one")
     speculative = {"method": METHOD, "model": head} | said
     ours, environment = needs.of_server(rest, given)
     return Plan(target, environment, (*ours, SPECULATIVE, json.dumps(speculative), *rest))
