@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the user may say about trees in `speculative_config`, checked."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.checked import CHECKED, Count, checked, refusal, unknown_key
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.env import TRACE_DIR
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.core.ops import Ops
@@ -103,10 +105,9 @@ class TreeConfig:
 
     def trace(self) -> "TraceConfig | None":
         """Where and how much to trace, None without traces; EAGLE_PANGU_TRACE_DIR wins."""
-        from vllm_eagle_pangu import env
         from vllm_eagle_pangu.tracing.config import TraceConfig
 
-        folder = env.trace_dir() or self.trace_dir
+        folder = os.environ.get(TRACE_DIR) or self.trace_dir
         if folder is None:
             return None
         return TraceConfig(folder, self.trace_sample_rate, self.trace_max_bytes)

@@ -6,7 +6,7 @@ vLLM's own that we set for its servers are in `serving.needs`.
 
 import os
 
-from vllm_eagle_pangu.config import refusal
+from vllm_eagle_pangu.checked import refusal
 from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR
 
 # The folder that traces go to, as the key `trace_dir`.
@@ -20,24 +20,17 @@ DISABLE_NPU_FUSED_TREE = "PANGU_DISABLE_NPU_FUSED_TREE"
 # How an NPU attends tree rows, by the name of one of these implementations of tree attention.
 NPU_TREE_ATTENTION = "PANGU_NPU_TREE_ATTENTION"
 NPU_IMPLEMENTATIONS = ("npu", "npu_torch_tree", "npu_splitfuse", "npu_padded", "reference")
-# 0: the tests' oracle (tests/reference) reorders its cache in full.
-FAST_CACHE_REORDER = "EA_FAST_CACHE_REORDER"
 
 # `CACHE_DIR`: where compiled C++ operators are kept.
 ALL = (
-    *(CACHE_DIR, TRACE_DIR, FORCE_EAGER_ATTENTION, FAST_CACHE_REORDER),
+    *(CACHE_DIR, TRACE_DIR, FORCE_EAGER_ATTENTION),
     *(DISABLE_NPU_FUSED, DISABLE_NPU_FUSED_TREE, NPU_TREE_ATTENTION),
 )
 
 
-def trace_dir() -> str | None:
-    """None where it is unset or empty."""
-    return os.environ.get(TRACE_DIR) or None
-
-
 def forced_eager_attention() -> bool:
     """Raises ValueError for a value that is neither 0 nor 1, as do all switches here."""
-    return _switch(FORCE_EAGER_ATTENTION, default=False)
+    return _switch(FORCE_EAGER_ATTENTION)
 
 
 def npu_attention() -> str:
@@ -45,30 +38,20 @@ def npu_attention() -> str:
 
     Raises ValueError for a name that is none of them.
     """
-    eager, fused_off = forced_eager_attention(), _switch(DISABLE_NPU_FUSED, default=False)
-    tree_off = _switch(DISABLE_NPU_FUSED_TREE, default=False)
+    eager, fused_off = forced_eager_attention(), _switch(DISABLE_NPU_FUSED)
+    tree_off = _switch(DISABLE_NPU_FUSED_TREE)
     named = os.environ.get(NPU_TREE_ATTENTION) or NPU_IMPLEMENTATIONS[0]
     if named not in NPU_IMPLEMENTATIONS:
-        *others, last = NPU_IMPLEMENTATIONS
-        known = f"{', '.join(others)} or {last}"
-        raise refusal(
-            NPU_TREE_ATTENTION,
-            named,
-            f"must be {known}",
-            f"set {NPU_TREE_ATTENTION} to one of them, or leave it unset",
-        )
+        problem = f"must be one of {', '.join(NPU_IMPLEMENTATIONS)}"
+        mend = f"set {NPU_TREE_ATTENTION} to one of them, or leave it unset"
+        raise refusal(NPU_TREE_ATTENTION, named, problem, mend)
     if eager or fused_off or named == "reference":
         return "reference"
     return "npu_torch_tree" if tree_off else named
 
 
-def fast_cache_reorder() -> bool:
-    """See `FAST_CACHE_REORDER`."""
-    return _switch(FAST_CACHE_REORDER, default=True)
-
-
-def _switch(name: str, default: bool) -> bool:
-    value = os.environ.get(name, "01"[default])
+def _switch(name: str) -> bool:
+    value = os.environ.get(name, "0")
     if value not in ("0", "1"):
         raise refusal(name, value, "must be 0 or 1", f"set {name} to 0 or 1, or leave it unset")
     return value == "1"

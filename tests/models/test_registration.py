@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
-from vllm_eagle_pangu.models.registration import (
-    PanguEmbeddedConfig,
-    register_config,
-    register_models,
-)
+from vllm_eagle_pangu.models.registration import PanguEmbeddedConfig, register_models
 
 # As openPangu-Embedded-7B publishes it, remote code included.
 PUBLISHED = {
@@ -35,8 +31,8 @@ PUBLISHED = {
 
 def test_published_config_loads_without_running_its_remote_code(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
-    register_config()
-    register_config()
+    register_models()
+    register_models()
     config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
     assert type(config) is PanguEmbeddedConfig
     assert config.rope_parameters == {"rope_type": "default", "rope_theta": 16000000.0}
@@ -45,7 +41,7 @@ def test_published_config_loads_without_running_its_remote_code(tmp_path: Path):
 
 
 def test_config_survives_saving(tmp_path: Path):
-    register_config()
+    register_models()
     config = PanguEmbeddedConfig(num_hidden_layers=3, rope_theta=5000.0, head_dim=64, bias=False)
     config.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
@@ -62,7 +58,7 @@ def test_vllm_reads_config_and_tokenizer_without_remote_code(tiny_pangu: Path):
     pytest.importorskip("vllm")
     from vllm.transformers_utils.config import get_config
 
-    register_config()
+    register_models()
     config = get_config(str(tiny_pangu), trust_remote_code=False)
     assert type(config) is PanguEmbeddedConfig
     assert config.rope_parameters["rope_theta"] == 10000.0

@@ -4,10 +4,15 @@
 Source: branch and commit cache manager of EAGLE-Pangu.
 """
 
+import os
+
 import torch
 from transformers import DynamicCache
 
-from vllm_eagle_pangu.env import fast_cache_reorder
+from vllm_eagle_pangu.config import refusal
+
+# 0: every commit copies the whole cache.
+FAST_CACHE_REORDER = "EA_FAST_CACHE_REORDER"
 
 
 class CommittedCache:
@@ -22,7 +27,10 @@ class CommittedCache:
 
     def __init__(self) -> None:
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._fast = fast_cache_reorder()
+        setting = os.environ.get(FAST_CACHE_REORDER, "1")
+        if setting not in ("0", "1"):
+            raise refusal(FAST_CACHE_REORDER, setting, "must be 0 or 1", "set it to 0 or 1")
+        self._fast = setting == "1"
         self.fast_commits = 0
         self.full_commits = 0
 

@@ -3,9 +3,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from vllm_eagle_pangu.env import FAST_CACHE_REORDER
-
-from .cache import CommittedCache
+from .cache import FAST_CACHE_REORDER, CommittedCache
 
 LAYERS, HEADS, SIZE, PREFIX, ROWS = 3, 2, 5, 7, 6
 

@@ -7,9 +7,9 @@ import torch
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.env import FAST_CACHE_REORDER
 from vllm_eagle_pangu.models.pangu_as_llama import load_target
 
+from .cache import FAST_CACHE_REORDER
 from .decoder import OracleDecoder, Trace
 
 SHAPES = [TreeShape(1, 5, 5), TreeShape(2, 3, 6), TreeShape(4, 5, 16)]

@@ -19,11 +19,7 @@ from vllm_eagle_pangu.measure.prompts import (
 from vllm_eagle_pangu.training import instructions as module
 from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.corpus import is_held_out
-from vllm_eagle_pangu.training.instructions import (
-    MAX_WORDS,
-    instructions,
-    write_instructions,
-)
+from vllm_eagle_pangu.training.instructions import MAX_WORDS, instructions
 
 COUNT = 8000
 BOOK = yaml.safe_load(Path(module.__file__).with_suffix(".yaml").read_text())
@@ -130,13 +126,3 @@ def test_no_prompt_holds_a_text_of_humaneval(training, shipped):
         plain(p) for p in [o.prompt for o in training] + [e["prompt"] for e in shipped]
     )
     assert not [text for text in texts if text in ours]
-
-
-@pytest.mark.parametrize("held_out", [False, True])
-def test_prompts_are_written_with_their_sources(held_out, tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    write_instructions(path, 30, seed=2, held_out=held_out)
-    entries = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [one["prompt"] for one in entries] == [o.prompt for o in instructions(30, 2, held_out)]
-    assert all(set(entry) == {"id", "kind", "sources", "prompt"} for entry in entries)
-    assert read_texts(str(path)) == [one["prompt"] for one in entries]

@@ -138,7 +138,7 @@ def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
 
 
 def test_a_package_that_is_not_installed_is_named():
-    with pytest.raises(ValueError, match="'no_such_package' is not an installed package"):
+    with pytest.raises(ValueError, match="'no_such_package': is not an installed package"):
         corpus.package_root("no_such_package")
 
 

@@ -115,20 +115,6 @@ def recorded(
     return records
 
 
-def target_rounding(record: Record, plain: Client, exact: Client) -> ties.Rounding:
-    """How far rounding moves the target's logits here, over plain decoding's own completions.
-
-    `exact` serves the target in float32.
-    """
-    pairs: list[tuple[ties.Logits, ties.Logits]] = []
-    for first, *_ in record.completions.values():
-        ids, decoded = plain.decode_logits(first.prompt_ids, len(first.ids))
-        rows = exact.prefill_logits(first.prompt_ids, ids)
-        pairs += zip(decoded, rows, strict=True)
-        pairs += zip(plain.prefill_logits(first.prompt_ids, ids), rows, strict=True)
-    return ties.rounding(pairs)
-
-
 def plant_wrong_token(completion: Completion, exact: Client) -> int:
     """Put a token in where the target is surest: the last of its highest. Returns the position.
 

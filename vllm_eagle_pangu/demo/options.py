@@ -4,11 +4,7 @@
 import argparse
 import json
 
-PROMPTS = 10
-TOKENS = 128
 REPEATS = 3
-NODES = 16
-CHAIN_LENGTHS = (1, 2, 3, 4, 5, 6)
 # The sweep only ranks the chain lengths; the winner is then measured like the others.
 SWEEP_PROMPTS = 4
 
@@ -21,17 +17,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target/ and draft/",
     )
     for name, default, what in (
-        ("--prompts", PROMPTS, "held-out prompts"),
-        ("--tokens", TOKENS, "tokens per completion"),
-        ("--nodes", NODES, "node budget of a tree"),
+        ("--prompts", 10, "held-out prompts"),
+        ("--tokens", 128, "tokens per completion"),
+        ("--nodes", 16, "node budget of a tree"),
     ):
         parser.add_argument(name, type=int, default=default, help=f"{what} (%(default)s)")
     parser.add_argument(
         "--chains",
         type=lambda text: tuple(int(length) for length in text.split(",")),
-        default=CHAIN_LENGTHS,
+        default="1,2,3,4,5,6",
         metavar="K,K,...",
-        help="chain lengths tried with vLLM's own eagle3 (1,2,3,4,5,6)",
+        help="chain lengths tried with vLLM's own eagle3 (%(default)s)",
     )
     parser.add_argument(
         "--plant-wrong-token",

@@ -41,14 +41,12 @@ class Pair:
 def find(name: str | None = None) -> Pair:
     """The pair of that name, None for the demo's, or a folder laid out like the demo's.
 
-    Raises:
-        FileNotFoundError: a part is missing, or a published target cannot be fetched; names it.
+    Raises FileNotFoundError where a part is missing, or a published target cannot be fetched.
     """
     if name in MODELS:
         pair = Pair(fetch(name), HEADS / name, INSTRUCTIONS, chat=True)
     else:
-        shipped = name in (None, DEMO)
-        root = SHIPPED if shipped else Path(str(name)).resolve()
+        root = SHIPPED if name in (None, DEMO) else Path(str(name)).resolve()
         prompts = root / "heldout_prompts.jsonl"
         # A folder of checkpoints alone is run on the shipped prompts.
         if not prompts.exists():

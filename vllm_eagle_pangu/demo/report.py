@@ -3,11 +3,13 @@
 
 import sys
 from collections.abc import Iterable
+from itertools import chain
 
 from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.demo import options
 from vllm_eagle_pangu.demo.client import Client, Record
 from vllm_eagle_pangu.measure.files import aligned
+from vllm_eagle_pangu.measure.lossless import judged
 from vllm_eagle_pangu.ties import Difference
 
 PROMPT_LINES = 4
@@ -44,23 +46,36 @@ def spoken(prompt: str, chunks: Iterable[tuple[str, list[int]]]) -> list[int]:
 
 
 def differences(
-    records: dict[str, Record], reference: Record, exact: Client, bound: float
-) -> Differences:
-    """Every prompt on which a method's output parts from plain decoding's, `reference`, judged; of
-    its repeats the one with the token that lies farthest behind. `exact` serves in float32."""
-    found: Differences = {}
-    for name, record in records.items():
-        found[name] = {}
-        for index, runs in record.completions.items():
-            expected = reference.completions[index][0]
-            for run in runs:
-                if run.ids == expected.ids:
-                    continue
-                logits = exact.prefill_logits(expected.prompt_ids, run.ids)
-                judged = ties.judge(expected.ids, run.ids, logits, bound)
-                if index not in found[name] or max(judged.gaps) > max(found[name][index].gaps):
-                    found[name][index] = judged
-    return found
+    records: dict[str, Record], plain: Client, exact: Client
+) -> tuple[ties.Rounding, Differences]:
+    """How far rounding moves the target's logits here, and every prompt on which a method's output
+    parts from plain decoding's, judged by it; of its repeats the one with the token that lies
+    farthest behind. `exact` serves in float32."""
+    firsts = [runs[0] for runs in next(iter(records.values())).completions.values()]
+    prompts = [first.prompt_ids for first in firsts]
+    drawn = [plain.decode_logits(first.prompt_ids, len(first.ids)) for first in firsts]
+    outputs = [ids for ids, _ in drawn]
+    low = [*(rows for _, rows in drawn), *map(plain.prefill_logits, prompts, outputs)]
+    parted = [
+        (name, index, run.ids)
+        for name, record in records.items()
+        for index, runs in record.completions.items()
+        for run in runs
+        if run.ids != outputs[index]
+    ]
+    rounding, judgements = judged(
+        lambda *both: list(map(exact.prefill_logits, *both)),
+        prompts,
+        outputs,
+        list(chain.from_iterable(low)),
+        [(index, ids) for _, index, ids in parted],
+    )
+    found: Differences = {name: {} for name in records}
+    # Of each prompt the last stays, which is the farthest behind.
+    both = zip(parted, judgements, strict=True)
+    for (name, index, _), judgement in sorted(both, key=lambda one: max(one[1].gaps)):
+        found[name][index] = judgement
+    return rounding, found
 
 
 def sweep_table(chains: list[Record], fastest: str) -> str:

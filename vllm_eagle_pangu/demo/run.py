@@ -9,13 +9,7 @@ import time
 from openai import OpenAIError
 
 from vllm_eagle_pangu.demo import options, pair, report
-from vllm_eagle_pangu.demo.client import (
-    Client,
-    Record,
-    plant_wrong_token,
-    recorded,
-    target_rounding,
-)
+from vllm_eagle_pangu.demo.client import Client, Record, plant_wrong_token, recorded
 from vllm_eagle_pangu.measure.method import Method, chain
 from vllm_eagle_pangu.measure.server import Server, ended_by_sigterm
 
@@ -88,8 +82,7 @@ def sweep(
 def run(arguments: argparse.Namespace) -> int:
     """The whole demo. Returns 0, or 1 if it broke or an output differs but at a near-tie.
 
-    Raises:
-        FileNotFoundError: there is no demo pair.
+    Raises FileNotFoundError where there is no such pair.
     """
     found = pair.find(arguments.pair)
     try:
@@ -118,11 +111,10 @@ def compare(arguments: argparse.Namespace, found: pair.Pair) -> int:
         # Once nothing is timed any more.
         judge = Server(EXACT, found.target, None, ("--dtype=float32",))
         exact = ready(stack, [judge], prompts[0], tokens, found.chat)[EXACT]
-        rounding = target_rounding(records[PLAIN], clients[PLAIN], exact)
         if arguments.plant_wrong_token:
             at = plant_wrong_token(records[TREE].completions[0][-1], exact)
             print(f"Planted a wrong token in the tree's last answer to prompt 0: token {at}.")
-        differences = report.differences(records, records[PLAIN], exact, rounding.bound)
+        rounding, differences = report.differences(records, clients[PLAIN], exact)
     print(report.sweep_table(chains, best.server.name))
     print(report.comparison(records, rounding, differences, streams_alike))
     honest = all(d.near_tie for by_prompt in differences.values() for d in by_prompt.values())

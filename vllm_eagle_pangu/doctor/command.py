@@ -3,6 +3,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from vllm_eagle_pangu.doctor import ladder, report
@@ -38,36 +39,29 @@ def run(arguments: argparse.Namespace) -> int:
         return _usage("--prompts and --tokens are at least 1")
     if arguments.out and arguments.out.suffix == ".json":
         return _usage(f"--out={arguments.out} is the report's JSON: name the other, FILE.md")
-    if arguments.ladder or arguments.npu or arguments.out:
-        return _climb(arguments)
-    wrong = 0
-    for finding in ladder.quick(arguments.pair):
-        print(finding.line(), flush=True)
-        wrong += finding.state != OK
-    return _verdict(wrong)
-
-
-def _climb(arguments: argparse.Namespace) -> int:
-    out = arguments.out or REPORT
-    device = NPU if arguments.npu else device_type()
     found: list[Finding] = []
-    rungs = ladder.rungs(device, arguments.pair, arguments.prompts, arguments.tokens)
-    try:
-        for finding in ladder.climb(rungs):
-            if not found or found[-1].rung != finding.rung:
-                print(f"-- {finding.rung}")
-            print(finding.line(), flush=True)
-            found.append(finding)
-    finally:
-        # Broken off, too: what was seen until then.
-        report.write(found, device, out)
-    print(f"written: {out}")
-    return _verdict(sum(finding.state != OK for finding in found))
-
-
-def _verdict(wrong: int) -> int:
+    if arguments.ladder or arguments.npu or arguments.out:
+        out, device = arguments.out or REPORT, NPU if arguments.npu else device_type()
+        rungs = ladder.rungs(device, arguments.pair, arguments.prompts, arguments.tokens)
+        try:
+            _tell(ladder.climb(rungs), found)
+        finally:
+            # Broken off, too: what was seen until then.
+            report.write(found, device, out)
+        print(f"written: {out}")
+    else:
+        _tell(ladder.quick(arguments.pair), found)
+    wrong = sum(finding.state != OK for finding in found)
     print(f"{wrong} to mend" if wrong else "nothing is wrong")
     return 1 if wrong else 0
+
+
+def _tell(findings: Iterable[Finding], found: list[Finding]) -> None:
+    for finding in findings:
+        if finding.rung != (found[-1].rung if found else ""):
+            print(f"-- {finding.rung}")
+        print(finding.line(), flush=True)
+        found.append(finding)
 
 
 def _usage(problem: str) -> int:

@@ -8,13 +8,9 @@ CPU, CUDA, NPU = "cpu", "cuda", "npu"
 # `device_implementation` of the workers' runners.
 IMPLEMENTATIONS = {CPU: "cpp", CUDA: "triton", NPU: "reference"}
 # Every way to attend trees there, whichever the worker takes.
-ROUTES = {
-    CPU: ("cpp", "reference"),
-    CUDA: ("triton", "reference"),
-    NPU: NPU_IMPLEMENTATIONS,
-}
-# And to commit all layers at once; what vllm-ascend writes with is one.
-COMMITS = {CPU: ("cpp",), CUDA: ("triton",), NPU: ("npu",)}
+ROUTES = {CPU: ("cpp", "reference"), CUDA: ("triton", "reference"), NPU: NPU_IMPLEMENTATIONS}
+# And to commit all layers at once; on an NPU with what vllm-ascend writes with.
+COMMIT = {**IMPLEMENTATIONS, NPU: "npu"}
 
 
 def device_type() -> str:

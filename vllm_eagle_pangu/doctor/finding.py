@@ -27,10 +27,6 @@ class Finding:
     rung: str = ""
     seconds: float | None = None
 
-    @property
-    def failed(self) -> bool:
-        return self.state in (WRONG, NOT_RUN)
-
     def line(self) -> str:
         took = "" if self.seconds is None else f" ({self.seconds:.1f} s)"
         mend = f"; mend: {self.mend}" if self.mend else ""

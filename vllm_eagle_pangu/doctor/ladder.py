@@ -48,27 +48,18 @@ def rungs(device: str, pair: Sequence[str], prompts: int, tokens: int) -> list[R
     """In order. `pair`: a target and its head to check besides, or neither."""
     there = {NPU: ("torch_npu", NPU), CUDA: (CUDA,)}.get(device, ())
     engine = (*there, *(["vllm-ascend"] if device == NPU else []), "torch", "vllm", "plugin")
+    kernels = partial(findings_of_each, ops.names(device), "ops.on_all_cases", device)
     measured = partial(findings_of, environment=server_environment())
+    lossless = partial(measured, "lossless", "decoding.lossless", device, prompts, tokens)
+    speed = partial(measured, "E1", "decoding.speed", prompts, tokens)
     return [
         Rung("machine", lambda: chain(here(), findings_of(device, "machine.facts", device))),
         Rung("ops", lambda: findings_of("ops", "ops.present", device), ("torch", *there[:1])),
         *([Rung("pair", lambda: findings_of("pair", "pair.check", *pair), engine)] if pair else []),
-        Rung(
-            "kernels",
-            lambda: findings_of_each(ops.names(device), "ops.on_all_cases", device),
-            ("torch", *there),
-        ),
-        Rung(
-            "lossless",
-            lambda: measured("lossless", "lossless.decoded", device, prompts, tokens),
-            engine,
-        ),
+        Rung("kernels", kernels, ("torch", *there)),
+        Rung("lossless", lossless, engine),
         # No speed of what decodes wrongly.
-        Rung(
-            "E1",
-            lambda: measured("E1", "throughput.measured", prompts, tokens),
-            (*engine, "lossless"),
-        ),
+        Rung("E1", speed, (*engine, "lossless")),
     ]
 
 
@@ -79,7 +70,7 @@ def climb(ladder: Iterable[Rung]) -> Iterator[Finding]:
         began = time.monotonic()
         for finding in _found(rung, [need for need in rung.needs if need in failed]):
             now = time.monotonic()
-            if finding.failed:
+            if finding.state in (WRONG, NOT_RUN):
                 failed |= {rung.name, finding.name}
             yield replace(finding, rung=rung.name, seconds=round(now - began, 1))
             began = time.monotonic()

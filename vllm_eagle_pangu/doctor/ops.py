@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.doctor.device import COMMITS, CPU, CUDA, NPU, ROUTES, chosen, device_type
+from vllm_eagle_pangu.doctor.device import COMMIT, CPU, CUDA, NPU, ROUTES, chosen, device_type
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding, reason
 
 # Each op, and which of its cases is run where only one is.
@@ -26,9 +26,9 @@ OPS = {
     "tree_expand": "second_level",
     "tree_prune": "cpu_preset",
 }
-# kv_commit's second function, by the name that it goes under here.
+# kv_commit's second function; its first is not named as their folder.
 PAGES = "commit_pages"
-# Functions that are not named as their op's folder.
+_FOLDERS = {PAGES: "kv_commit"}
 _FUNCTIONS = {"kv_commit": "commit_slots"}
 # Where CANN looks for packages of custom ops.
 _PACKAGES = "ASCEND_CUSTOM_OPP_PATH"
@@ -67,10 +67,8 @@ def operators() -> Iterator[Finding]:
     for operator, users in OPERATORS.items():
         namespace, _, name = operator.partition(".")
         used = f"{operator}, for {', '.join(users)}"
-        if hasattr(getattr(torch.ops, namespace), name):
-            yield Finding(name, OK, used)
-        else:
-            yield Finding(name, WRONG, f"torch_npu has no {used}")
+        there = hasattr(getattr(torch.ops, namespace), name)
+        yield Finding(name, OK, used) if there else Finding(name, WRONG, f"torch_npu has no {used}")
 
 
 def ascendc() -> Finding:
@@ -96,18 +94,16 @@ def on_one_case(*ops: str) -> Iterator[Finding]:
     for op in ops:
         implementation = chosen(op, device)
         (case,) = (case for case in _cases(op, implementation) if case.name == OPS[op])
-        failing = _failing(op, implementation, device, [case])
-        for text in failing.values():
-            yield Finding(op, WRONG, f"{implementation} {text}")
-        if not failing:
-            yield Finding(op, OK, f"{implementation} runs here and agrees with the reference")
+        wrong = _failing(op, implementation, device, [case]).get(case.name)
+        text = wrong or "runs here and agrees with the reference"
+        yield Finding(op, WRONG if wrong else OK, f"{implementation} {text}")
 
 
 def names(device: str) -> list[str]:
     """Ops and implementations that there are, the worker's and others: "tree_attention cpp"."""
     ops = [f"{op} {chosen(op, device)}" for op in OPS if op != "tree_attention"]
-    commits = [f"{PAGES} {implementation}" for implementation in COMMITS[device]]
-    return [*ops, *commits, *(f"tree_attention {route}" for route in ROUTES[device])]
+    routes = [f"tree_attention {route}" for route in ROUTES[device]]
+    return [*ops, f"{PAGES} {COMMIT[device]}", *routes]
 
 
 def on_all_cases(device: str, *named: str) -> Iterator[Finding]:
@@ -128,22 +124,23 @@ def on_all_cases(device: str, *named: str) -> Iterator[Finding]:
 
 def _cases(op: str, implementation: str) -> Sequence[Any]:
     """The cases that an implementation is made for."""
-    on_npu = implementation.startswith("npu")
     if op == PAGES:
-        made = _module("kv_commit")
+        made = _module(op)
         return [case for case in made.PAGES_CASES if made.writes(implementation, case)]
-    if op == "tree_attention" and on_npu:
+    if op == "tree_attention" and implementation.startswith("npu"):
         return import_module("vllm_eagle_pangu.kernels.tree_attention.npu_cases").NPU_CASES
     return _module(op).CASES
 
 
 def _failing(op: str, implementation: str, device: str, cases: Sequence[Any]) -> dict[str, str]:
     """By the name of a case that fails, how."""
-    compare = {"tree_attention": _compare_attention, PAGES: _compare_pages}.get(op, _compare)
     failing = {}
     for case in cases:
         try:
-            compare(op, implementation, case, device)
+            if op == "tree_attention":
+                _compare_attention(implementation, case, device)
+            else:
+                _compare(op, implementation, case, device)
         except AssertionError as error:
             failing[case.name] = f"differs from the reference: {reason(error)}"
         except Exception as error:
@@ -152,37 +149,26 @@ def _failing(op: str, implementation: str, device: str, cases: Sequence[Any]) ->
 
 
 def _compare(op: str, implementation: str, case: Any, device: str) -> None:
-    """Raises AssertionError where they differ, as do the other two."""
+    """Raises AssertionError where they differ."""
     function, cases = _function(op), _module(op)
-    inputs, expected_inputs = cases.make_inputs(case, device=device), cases.make_inputs(case)
+    make_inputs = cases.make_page_inputs if op == PAGES else cases.make_inputs
+    inputs, expected_inputs = make_inputs(case, device=device), make_inputs(case)
     expected = function(**expected_inputs, implementation="reference")
     got = function(**inputs, implementation=implementation)
     _assert_close(got, expected, getattr(cases, "TOLERANCE", 0.0))
+    if op == PAGES:
+        # Layers know their addresses, too.
+        inputs, expected_inputs = inputs["layers"].pages, expected_inputs["layers"].pages
     _assert_close(inputs, expected_inputs)
 
 
-def _compare_pages(op: str, implementation: str, case: Any, device: str) -> None:
-    make, commit_pages = _module("kv_commit").make_page_inputs, _face("kv_commit").commit_pages
-    inputs, expected = make(case, device=device), make(case)
-    commit_pages(**inputs, implementation=implementation)
-    commit_pages(**expected, implementation="reference")
-    _assert_close(_written(inputs), _written(expected))
-
-
-def _written(inputs: dict[str, Any]) -> tuple[Any, ...]:
-    """As bytes: not every dtype of pages has an equality."""
-    import torch
-
-    sides = (side for pages in inputs["layers"].pages for side in (pages.key, pages.value))
-    return tuple(side.cpu().contiguous().view(torch.uint8) for side in sides)
-
-
-def _compare_attention(op: str, implementation: str, case: Any, device: str) -> None:
-    """At most twice as far from float64 on the host as plain torch there in the same dtype."""
+def _compare_attention(implementation: str, case: Any, device: str) -> None:
+    """As `_compare`, to at most twice plain torch's distance on the host, in the same dtype, from
+    float64 there."""
     from vllm_eagle_pangu.kernels.tree_attention import npu_limits, tree_attention
     from vllm_eagle_pangu.kernels.tree_attention.comparison import assert_as_exact_as_torch
 
-    make_inputs = _module(op).make_inputs
+    make_inputs = _module("tree_attention").make_inputs
 
     def attend(**on_host: Any) -> None:
         there = make_inputs(case, device=device)
@@ -195,7 +181,7 @@ def _compare_attention(op: str, implementation: str, case: Any, device: str) -> 
 
 
 def _face(op: str) -> Any:
-    return import_module(f"vllm_eagle_pangu.kernels.{op}")
+    return import_module(f"vllm_eagle_pangu.kernels.{_FOLDERS.get(op, op)}")
 
 
 def _function(op: str) -> Any:
@@ -203,7 +189,7 @@ def _function(op: str) -> Any:
 
 
 def _module(op: str) -> Any:
-    return import_module(f"vllm_eagle_pangu.kernels.{op}.cases")
+    return import_module(f"{_face(op).__name__}.cases")
 
 
 def _assert_close(got: Any, expected: Any, tolerance: float = 0.0) -> None:

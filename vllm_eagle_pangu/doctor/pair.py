@@ -15,22 +15,18 @@ def check(target: str, head: str) -> Iterator[Finding]:
 
     from vllm_eagle_pangu.engine.target_fit import check_target
 
+    checked = "target"
     # Whatever vLLM raises here is what its server would end with.
     try:
-        arguments = EngineArgs(model=target)
-        model = arguments.create_model_config()
+        model = EngineArgs(model=target).create_model_config()
         check_target(model)
-    except Exception as error:
-        yield Finding("target", WRONG, reason(error))
-        yield Finding("head", WRONG, "not checked: it takes a target that fits")
-        return
-    yield Finding("target", OK, f"{arguments.model} ({model.architectures[0]}) can verify trees")
-    speculative = {"method": METHOD, "model": head}
-    try:
+        yield Finding("target", OK, f"{model.model} ({model.architectures[0]}) can verify trees")
+        checked, speculative = "head", {"method": METHOD, "model": head}
         config = EngineArgs(model=target, speculative_config=speculative).create_engine_config()
+        assert config.speculative_config is not None
+        draft = config.speculative_config.draft_model_config
+        yield Finding("head", OK, f"{draft.model} ({draft.architectures[0]}) fits it")
     except Exception as error:
-        yield Finding("head", WRONG, reason(error))
-        return
-    assert config.speculative_config is not None
-    draft = config.speculative_config.draft_model_config
-    yield Finding("head", OK, f"{draft.model} ({draft.architectures[0]}) fits it")
+        yield Finding(checked, WRONG, reason(error))
+        if checked == "target":
+            yield Finding("head", WRONG, "not checked: it takes a target that fits")

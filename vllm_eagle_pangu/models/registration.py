@@ -36,11 +36,6 @@ class PanguEmbeddedConfig(LlamaConfig):
     bias: bool = True
 
 
-def register_config() -> None:
-    """Teach `AutoConfig` the model type "PanguEmbedded". May be called any number of times."""
-    AutoConfig.register(PANGU_MODEL_TYPE, PanguEmbeddedConfig, exist_ok=True)
-
-
 def register_models() -> None:
     """Register config and model. Silent; imports no model code; may be called repeatedly.
 
@@ -48,7 +43,7 @@ def register_models() -> None:
     """
     from vllm import ModelRegistry
 
-    register_config()
+    AutoConfig.register(PANGU_MODEL_TYPE, PanguEmbeddedConfig, exist_ok=True)
     registered = ModelRegistry.models.get(PANGU_ARCHITECTURE)
     if getattr(registered, "module_name", None) != VLLM_MODULE:
         return

@@ -19,7 +19,6 @@ from vllm_eagle_pangu.fetch import MODELS
 from vllm_eagle_pangu.serving import needs
 
 SPECULATIVE = "--speculative-config"
-_SPELLINGS = (SPECULATIVE, "-sc")
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,12 @@ def vllm_script() -> Path | None:
 def plan(target: str, head: str, flags: Sequence[str], given: Mapping[str, str]) -> Plan:
     """`flags` and `given`, the user's flags and environment, win over what we would say.
 
-    Raises:
-        ValueError: the user's --speculative-config is no JSON object or names another head.
+    Raises ValueError where their --speculative-config is no JSON object or names another head.
     """
     said, rest = split_speculative(flags)
     if said.get("model", head) != head:
-        raise refusal(
-            "model", said["model"], f"{SPECULATIVE} names another head than {head}", "keep one"
-        )
+        problem = f"{SPECULATIVE} names another head than {head}"
+        raise refusal("model", said["model"], problem, "keep one")
     speculative = {"method": METHOD, "model": head} | said
     ours, environment = needs.of_server(rest, given)
     return Plan(target, environment, (*ours, SPECULATIVE, json.dumps(speculative), *rest))
@@ -74,15 +71,12 @@ def split_speculative(flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
     Single keys (`--speculative-config.tree_width 3`) stay flags: vLLM merges those itself.
     """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    spellings = (SPECULATIVE, "--speculative_config", "-sc")
+    parser.add_argument(*spellings, action="append", nargs="?", const="", default=[], dest="texts")
+    known, rest = parser.parse_known_args(flags)
     said: dict[str, Any] = {}
-    rest: list[str] = []
-    words = iter(flags)
-    for word in words:
-        name, joined, value = word.partition("=")
-        if name.replace("_", "-") not in _SPELLINGS:
-            rest.append(word)
-            continue
-        text = value if joined else next(words, "")
+    for text in known.texts:
         parsed = json_object(SPECULATIVE, text, '{"tree_width": 4}')
         said |= {key.replace("-", "_"): value for key, value in parsed.items()}
     return said, rest

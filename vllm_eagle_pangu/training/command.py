@@ -11,7 +11,6 @@ from vllm_eagle_pangu.training.config import TrainConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the `train` subcommand."""
     parser.add_argument(
         "--config", type=Path, required=True, help="training YAML, see configs/train"
     )

@@ -23,6 +23,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.files import write_json_lines
 from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.run_folder import whole_file
@@ -148,10 +149,8 @@ def package_root(package: str) -> Path:
         return Path(sysconfig.get_paths()["stdlib"])
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ValueError(
-            f"corpus.packages: {package!r} is not an installed package: "
-            "install it or take it off the list"
-        )
+        mend = "install it or take it off the list"
+        raise refusal("corpus.packages", package, "is not an installed package", mend)
     return Path(next(iter(spec.submodule_search_locations)))
 
 

@@ -79,21 +79,18 @@ class RolloutKeys:
 
     def attend(self, query: Tensor) -> Tensor:
         """query: [B, H, A, D] of the last step, rotated -> [B, H, A, D]."""
-        batch, heads, anchors, dim = query.shape
-        kv_heads = self.keys[0].shape[1]
-        grouped = (query * dim**-0.5).reshape(batch, kv_heads, -1, anchors, dim)
-        scores = grouped.flatten(2, 3) @ self.keys[0].mT
-        scores = scores.view(batch, kv_heads, -1, anchors, anchors)
+        anchors, dim = query.shape[2:]
+        grouped = (query * dim**-0.5).unflatten(1, (self.keys[0].shape[1], -1))
+        scores = torch.einsum("bhgad,bhcd->bhgac", grouped, self.keys[0])
         scores = scores + self.hidden[:, None, None].to(scores.dtype)
         if len(self.keys) > 1:
             own = [(grouped * key[:, :, None]).sum(-1, keepdim=True) for key in self.keys[1:]]
             scores = torch.cat([scores, *own], dim=-1)
         weights = torch.softmax(scores, dim=-1).to(self.values[0].dtype)
-        context = weights[..., :anchors].flatten(2, 3) @ self.values[0]
-        mixed = context.view(batch, kv_heads, -1, anchors, dim)
+        mixed = torch.einsum("bhgac,bhcd->bhgad", weights[..., :anchors], self.values[0])
         for step, value in enumerate(self.values[1:]):
             mixed = mixed + weights[..., anchors + step, None] * value[:, :, None]
-        return mixed.reshape(batch, heads, anchors, dim)
+        return mixed.flatten(1, 2)
 
 
 class DraftLayer(LlamaDecoderLayer):

@@ -37,10 +37,8 @@ class Teacher:
     def __init__(self, model: Any, taps: tuple[int, ...]) -> None:
         layers = model.config.num_hidden_layers
         if sorted(set(taps)) != list(taps) or taps[0] < 1 or taps[-1] > layers:
-            raise ValueError(
-                f"head.taps={list(taps)} must be ascending, distinct and in 1..{layers} "
-                "(tap k is the state after k layers)"
-            )
+            problem = f"must be ascending, distinct and in 1..{layers}"
+            raise refusal("head.taps", list(taps), problem, "tap k is the state after k layers")
         self.model, self.taps = model.eval().requires_grad_(False), taps
         self.config, self.device = model.config, model.device
         self.embedding: nn.Embedding = model.get_input_embeddings()

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from vllm_eagle_pangu.measure.files import write_json_lines
 from vllm_eagle_pangu.training.config import CorpusConfig
 from vllm_eagle_pangu.training.corpus import STDLIB, is_held_out, split_corpus
 
@@ -62,7 +61,8 @@ class Instruction(NamedTuple):
 def instructions(count: int, seed: int, held_out: bool = False) -> list[Instruction]:
     """`count` distinct prompts of one side, kinds by their shares.
 
-    The same ones for the same installed versions. Raises ValueError where there are fewer.
+    The same ones for the same installed versions; `measure/instructions.jsonl` holds 80 of the
+    held-out side with seed 0, numbered. Raises ValueError where there are fewer.
     """
     rng = random.Random(seed)
     book = _book()["kinds"]
@@ -85,20 +85,9 @@ def instructions(count: int, seed: int, held_out: bool = False) -> list[Instruct
     return mixed
 
 
-def write_instructions(path: Path, count: int, seed: int, held_out: bool = False) -> None:
-    """Write `count` prompts of one side as JSON lines, each with its id, kind and sources.
-
-    `measure/instructions.jsonl` is 80 of the held-out side with seed 0.
-    """
-    chosen = instructions(count, seed, held_out)
-    rows = ({"id": f"instruction-{n:03d}", **one._asdict()} for n, one in enumerate(chosen))
-    write_json_lines(rows, path)
-
-
 @cache
 def _book() -> dict[str, Any]:
-    book: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-    return book
+    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
 def _drawing(kind: str, held_out: bool, rng: random.Random) -> Callable[[], Instruction | None]:

@@ -77,10 +77,8 @@ def _token_stream(config: TrainConfig) -> np.ndarray:
         tokenizer = AutoTokenizer.from_pretrained(_target(config))
         write_stream(path, tokenizer, read_texts(config.texts))
     if not path.exists():
-        mend = "give texts, add a corpus section, or run it first"
-        raise ValueError(f"{path} is missing: {mend}")
-    stream: np.ndarray = np.load(path, mmap_mode="r")
-    return stream
+        raise ValueError(f"{path} is missing: give texts, add a corpus section, or run it first")
+    return np.load(path, mmap_mode="r")
 
 
 def _target(config: TrainConfig) -> Path:

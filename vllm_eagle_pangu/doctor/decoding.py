@@ -1,17 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy decoding of the demo pair with trees against without.
+"""The demo pair decoded: greedily, the same with trees as without; and how fast, by the bench's E1.
 
 In float32 all tokens are equal; where a device decodes in bfloat16 a token may differ at a near-tie
 (`vllm_eagle_pangu/ties.py`), judged by the target's logits in float32 on the host.
 """
 
+import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer
 
 from vllm_eagle_pangu import ties
+from vllm_eagle_pangu.bench.config import (
+    DEFAULT_SHAPE,
+    BenchConfig,
+    PromptConfig,
+    ThroughputConfig,
+)
+from vllm_eagle_pangu.bench.experiments.base import ratio_text
+from vllm_eagle_pangu.bench.run import run_bench
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.doctor.device import CPU
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
@@ -21,12 +33,15 @@ from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.statistics import tau
 from vllm_eagle_pangu.models.pangu_as_llama import text_logits
 
-NAME = "lossless"
+LOSSLESS, SPEED = "lossless", "E1"
 NODES = 16
 EXACT = "float32"
+# The fastest of vLLM's own on this pair: docs/measured.md.
+CHAIN = 6
+REPEATS = 3
 
 
-def decoded(device: str, count: int, tokens: int) -> Iterator[Finding]:
+def lossless(device: str, count: int, tokens: int) -> Iterator[Finding]:
     """Two engines after each other, `count` prompts at once, then the verdict."""
     found = pair.find()
     tokenizer = AutoTokenizer.from_pretrained(found.target)
@@ -62,33 +77,30 @@ def verdict(
     """`low`: what plain decoding drew from in half precision, empty where it was float32."""
     several = f"{len(prompts)} prompts x {len(plain[0])} tokens"
     if mean is None:
-        return Finding(NAME, WRONG, f"no tree was drafted in {several}")
+        return Finding(LOSSLESS, WRONG, f"no tree was drafted in {several}")
     differing = [(index, tree) for index, tree in enumerate(trees) if tree != plain[index]]
     alike = f"{len(plain) - len(differing)} of {several} identical"
     same = f"{alike} in {'bfloat16' if low else EXACT}, tau {mean:.2f}"
     if not differing:
-        return Finding(NAME, OK, same)
+        return Finding(LOSSLESS, OK, same)
     if not low:
         index, tree = differing[0]
-        at = ties.parting(plain[index], tree)
-        where = _parts(index, at, plain[index][at], tree[at])
-        return Finding(NAME, WRONG, f"{same}; {where}")
-    exact = text_logits(target)
-
-    def logits(prompts: Tokens, outputs: Tokens) -> list[list[ties.Logits]]:
-        return [exact_logits(exact, *both) for both in zip(prompts, outputs, strict=True)]
-
-    rounding, differences = judged(logits, prompts, plain, low, differing)
-    for (index, _), found in zip(differing, differences, strict=True):
+        return Finding(LOSSLESS, WRONG, f"{same}; {_parts(index, plain[index], tree)}")
+    exact = partial(exact_logits, text_logits(target))
+    rounding, differences = judged(
+        lambda *both: list(map(exact, *both)), prompts, plain, low, differing
+    )
+    for (index, tree), found in zip(differing, differences, strict=True):
         if not found.near_tie:
-            where = _parts(index, found.position, found.plain, found.other)
+            where = _parts(index, plain[index], tree)
             gap = f"{max(found.gaps):.4f} behind the best, rounding explains {found.bound:.4f}"
-            return Finding(NAME, WRONG, f"{same}; {where}, {gap}")
-    return Finding(NAME, OK, f"{same}, the others part at near-ties; {rounding}")
+            return Finding(LOSSLESS, WRONG, f"{same}; {where}, {gap}")
+    return Finding(LOSSLESS, OK, f"{same}, the others part at near-ties; {rounding}")
 
 
-def _parts(prompt: int, at: int, plain: int, tree: int) -> str:
-    return f"prompt {prompt} parts at token {at}: {tree} for {plain}"
+def _parts(prompt: int, plain: list[int], tree: list[int]) -> str:
+    at = ties.parting(plain, tree)
+    return f"prompt {prompt} parts at token {at}: {tree[at]} for {plain[at]}"
 
 
 def exact_logits(
@@ -101,3 +113,28 @@ def exact_logits(
         kept = {*row.topk(ties.TOP).indices.tolist(), token}
         found.append({each: float(row[each]) for each in kept})
     return found
+
+
+def speed(prompts: int, tokens: int) -> Iterator[Finding]:
+    """A finding for each method, in turns on the same prompts, and for what failed."""
+    config = BenchConfig(
+        tokens=tokens,
+        repeats=REPEATS,
+        prompts=PromptConfig(count=prompts),
+        throughput=ThroughputConfig(chains=(CHAIN,), trees=(DEFAULT_SHAPE,)),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run_bench(config, Path(folder), resume=False, only=None)
+        found = json.loads((Path(folder) / "results.json").read_text("utf-8"))
+    result = found["experiments"][SPEED]
+    for row in result["rows"]:
+        yield Finding(f"{SPEED} {row['method']}", OK, _said(row))
+    for error in result["errors"]:
+        first, _, log = error.partition("\n")
+        yield Finding(SPEED, WRONG, first, log=log)
+
+
+def _said(row: dict[str, Any]) -> str:
+    same = f"same tokens as plain {row.get('same_as_plain', '-')} of {row['prompts']}"
+    mean = f"tau {row['tau'] or 1:.2f}"
+    return f"{row['tokens_per_s']:.1f} tokens/s, {ratio_text(row)}, {mean}, {same}"
