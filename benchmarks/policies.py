@@ -224,8 +224,8 @@ class Always(AdaptiveShapes):
         return False
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        seen = self._seen(len(requests))
-        seen.pays = seen.near = True
+        looks = self._looks(len(requests))
+        looks.pays = looks.near = True
         super().plan(requests)
         self._drafted = len(requests)
         return [self._shape()] * len(requests)

@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import (
-    FOLLOWED,
-    GOES_ON,
-    MEMORY,
-    TOGETHER,
-    TREES,
-    Account,
-    AdaptiveShapes,
-)
+from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, Account, AdaptiveShapes
 from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
+from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES
 from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport

@@ -22,6 +22,15 @@ import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts, WholeStepCosts
 from vllm_eagle_pangu.core.kept import Kept
+from vllm_eagle_pangu.core.looks import (
+    FOLLOWED,
+    GOES_ON,
+    LOOK_AT_PLAIN,
+    TREES,
+    TRIAL,
+    Looks,
+    look_steps,
+)
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.core.remembered import CHANCES, Remembered, bin_of
@@ -45,29 +54,11 @@ REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 32, 64
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
 # Another width, or depth, is chosen if it is so much faster.
 FASTER = 1.02
-# So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
-# requests get out of step their prompts come one by one, and the head has to catch up first.
-AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a CPU the first
 # matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
-# What steps take without trees and with them is looked at for so many steps, with trees for so many
-# requests at least, as often as loses this share of all time, the larger one where trees nearly
-# pay: so many steps apart at least and at most; at trees only once the drafter has followed for so
-# many steps, and at all widths and levels in one of so many looks, the first one too.
-LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, (0.005, 0.01)
-PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
-FOLLOWED, LOOK_AT_ALL = 32, 4
-# Where trees pay, or nearly, a look goes on for so many times as long: a few dozen trees tell a
-# fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
-# Nearly: with a rate that is less by so little, or as chance has it with n trees of texts that are
-# alike: by no more than this by the root of n.
-GOES_ON, NEAR, CHANCE = 8, 0.05, 2.0
 # From so many steps of a rest at once is learnt: behind a forward even little work takes long.
 TOGETHER = 64
-# Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
-# decoding takes where nobody follows: behind so many trees, and so many steps apart.
-UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
 
 
 @dataclass(frozen=True)
@@ -88,30 +79,6 @@ class Account:
     row_s: float
     level_s: float
     rest_s: float
-
-
-@dataclass
-class _Seen:
-    """Of batches of about one size: whether trees pay, or nearly do; how many looks at trees began,
-    `plans` since the last one did, whether it goes on, seconds that it took beyond plain steps for
-    its tokens, and after how many plans the next one begins where none pay; the same of looks at
-    plain steps where they do."""
-
-    pays: bool = True
-    near: bool = True
-    looks: int = 1
-    plans: int = 0
-    looking: bool = False
-    lost: float = 0.0
-    pause: int = TREES_APART[0]
-    plain_plans: int = 0
-    plain_pause: int = PLAIN_APART[1]
-    # Trees since a look began; whether they hardly pay, whether a rest is tried, and from which
-    # plan on one may be again.
-    trees: int = 0
-    unsure: bool = False
-    tries: bool = False
-    try_from: int = 0
 
 
 class AdaptiveShapes:
@@ -162,25 +129,24 @@ class AdaptiveShapes:
         self._rested: list[StepReport] = []
         self._may_rest, self._soon = False, 0
         # By the power of 2 that holds the batch; of the one whose trees are being looked at.
-        self._seen_of: dict[int, _Seen] = {}
-        self._look: _Seen | None = None
+        self._looks_of: dict[int, Looks] = {}
+        self._look: Looks | None = None
 
     def rests(self, batch: int) -> bool:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""
-        seen = self._seen(batch)
+        looks = self._looks(batch)
         self._may_rest = True
-        if seen.tries and seen.plans >= seen.pause:
+        if looks.tries and looks.plans >= looks.pause:
             # By now it is known what such steps take.
             self._learn_of_rest()
-            seen.pays, seen.tries = True, False
+            looks.tried()
             self._reassess(batch, anew=False)
-            seen.pause = seen.plans + TREES_APART[0]
         # Whoever was drafted for of late may be again, in a batch of another size.
-        wanted = seen.pays or seen.looking or self._plans - self._wanted <= FOLLOWED
-        if wanted or seen.plans >= seen.pause:
+        wanted = looks.drafts or self._plans - self._wanted <= FOLLOWED
+        if wanted or looks.plans >= looks.pause:
             return False
         self._plans += 1
-        seen.plans += 1
+        looks.plans += 1
         self._followed = 0
         return True
 
@@ -190,46 +156,65 @@ class AdaptiveShapes:
         batch = len(requests)
         self._plans += 1
         self._bins.clear()
-        seen = self._seen(batch)
-        if seen.plans >= (TREES_APART[1] if seen.pays else seen.pause):
-            seen.plans, seen.lost, seen.looks = 0, 0.0, seen.looks + 1
-            seen.plain_plans, seen.tries, seen.trees = 0, False, 0
-            if not seen.pays:
-                self.kept.forget_half()
-        if seen.plain_plans >= seen.plain_pause:
-            seen.plain_plans = 0
-        if seen.plain_plans == 0:
+        looks = self._looks(batch)
+        if looks.begin() and not looks.pays:
+            self.kept.forget_half()
+        if looks.begin_at_plain():
             self.costs.look_at_plain(batch)
-        looks_at_plain = seen.plain_plans < LOOK_AT_PLAIN
-        looks_at_trees = self._looks_at_trees(seen, batch)
-        seen.looking = looks_at_trees
-        self._look = seen if looks_at_trees else None
-        if seen.pays or looks_at_trees:
+        at_plain = looks.at_plain
+        looks.looking = self._goes_on(looks, batch)
+        self._look = looks if looks.looking else None
+        if looks.drafts:
             self._wanted = self._plans
         self._drafted = 0
         self._followed += 1
-        if (seen.pays or looks_at_trees) and self._followed < FOLLOWED:
+        if looks.drafts and self._followed < FOLLOWED:
             # Trees of a head that knows the last few tokens alone would say little of it.
             return [None] * batch
-        seen.plans += 1
-        seen.plain_plans += 1
-        other = batch != self._batch and (seen.pays or looks_at_trees)
-        self._stayed = 0 if other or looks_at_trees else self._stayed + 1
+        looks.planned()
+        other = batch != self._batch and looks.drafts
+        self._stayed = 0 if other or looks.looking else self._stayed + 1
         anew = self._plans % (REASSESSED if self._stayed < STAYS else SELDOM) == 0
         if anew or other:
             self._reassess(batch, anew)
-            self._try_a_rest(seen, batch)
-        turn = self._plans % LOOK_DEEPER
-        # A look at all is half at the widest trees, half at those of by now: that tells what rows
-        # of a level take, too, as does a step of the narrowest now and then. Others are at trees as
-        # they would be drafted, which lose little where these nearly pay.
-        whole = seen.plans <= self._looks(batch) and seen.looks % LOOK_AT_ALL == 1
-        looks_at_all = looks_at_trees and whole
-        self._whole = looks_at_all or turn in (WIDEST, USUAL, NARROWEST)
+            if self._may_rest and looks.try_a_rest(batch, self._plans):
+                self._want_no_more()
+        self._choose_for_now(looks, batch)
+        if at_plain or not looks.drafts:
+            return [None] * batch
+        self._drafted = batch
+        looks.trees += batch
+        return [self._shape()] * batch
+
+    def _goes_on(self, looks: Looks, batch: int) -> bool:
+        """Whether trees are looked at; a look that ends is reckoned with."""
+        if looks.plans < look_steps(batch):
+            return True
+        if not looks.looking:
+            return False
+        if looks.plans == look_steps(batch):
+            self._reassess(batch, anew=True)
+        if looks.near and looks.plans < look_steps(batch, GOES_ON):
+            return True
+        self._reassess(batch, anew=True)
+        looks.end(self.costs.of_plain(batch))
+        if not looks.pays:
+            self._want_no_more()
+        return False
+
+    def _want_no_more(self) -> None:
+        """Nobody wants the drafter to follow any longer."""
+        self._wanted = self._plans - FOLLOWED - 1
+
+    def _choose_for_now(self, looks: Looks, batch: int) -> None:
+        """The width and depth of the trees being drafted: those that pay, or now and then others,
+        which tell what these hold, and what rows of a level take."""
+        turn, at_all = self._plans % LOOK_DEEPER, looks.at_all(batch)
+        self._whole = at_all or turn in (WIDEST, USUAL, NARROWEST)
         (width, depth), largest, narrowest = self._size, self.largest.width, self.trees.widths[0]
         flat = turn == NARROWEST
-        if looks_at_all:
-            flat = seen.plans > (LOOK_AT_PLAIN + self._looks(batch)) / 2
+        if at_all:
+            flat = looks.plans > (LOOK_AT_PLAIN + look_steps(batch)) / 2
             further = narrowest if width == largest else width
             width = further if flat else largest
         else:
@@ -238,39 +223,6 @@ class AdaptiveShapes:
             # Where levels are not timed, trees without tell what they take.
             depth = 1 if flat and not self.on_host else self.largest.depth
         self._size_now = width, depth
-        if looks_at_plain or not (seen.pays or looks_at_trees):
-            return [None] * batch
-        self._drafted = batch
-        seen.trees += batch
-        return [self._shape()] * batch
-
-    def _looks_at_trees(self, seen: _Seen, batch: int) -> bool:
-        """Whether they are; a look that ends is reckoned with."""
-        if seen.plans < self._looks(batch):
-            return True
-        if not seen.looking:
-            return False
-        if seen.plans == self._looks(batch):
-            self._reassess(batch, anew=True)
-        if seen.near and seen.plans < self._looks(batch, GOES_ON):
-            return True
-        self._reassess(batch, anew=True)
-        plain = self.costs.of_plain(batch)
-        pause = int(seen.lost / (LOOKING[seen.near] * plain)) if plain else 0
-        seen.pause = seen.plans + min(max(pause, TREES_APART[0]), TREES_APART[1])
-        if not seen.pays:
-            # Nobody wants the drafter to follow any longer.
-            self._wanted = self._plans - FOLLOWED - 1
-        return False
-
-    def _try_a_rest(self, seen: _Seen, batch: int) -> None:
-        """Where trees hardly pay, by what plain steps take that the drafter follows."""
-        known = self._may_rest and seen.trees >= SETTLED
-        if known and seen.pays and seen.unsure and self._plans >= seen.try_from:
-            seen.pays, seen.tries, seen.try_from = False, True, self._plans + TRIED
-            seen.plans = self._looks(batch, GOES_ON)
-            seen.pause = seen.plans + TRIAL
-            self._wanted = self._plans - FOLLOWED - 1
 
     def _shape(self) -> TreeShape:
         """Of the trees being drafted."""
@@ -278,23 +230,15 @@ class AdaptiveShapes:
         capacity = TreeShape(width, depth, 1).capacity
         return TreeShape(width, depth, min(self.largest.nodes, capacity))
 
-    def _seen(self, batch: int) -> _Seen:
+    def _looks(self, batch: int) -> Looks:
         """Of batches of about this size. Where trees are far from paying for fewer requests, as
         rows are then dearer, they are not looked at for more, till a reckoning says otherwise."""
         size = batch.bit_length()
-        if size not in self._seen_of:
-            fewer = max((each for each in self._seen_of if each < size), default=None)
-            far = fewer is not None and not self._seen_of[fewer].near
-            pause = TREES_APART[1]
-            self._seen_of[size] = (
-                _Seen(False, False, 0, self._looks(batch), pause=pause) if far else _Seen()
-            )
-        return self._seen_of[size]
-
-    def _looks(self, batch: int, times: int = 1) -> int:
-        """Plans at first, and after every so many, in which plain steps and trees are looked at, at
-        trees so many times as long."""
-        return LOOK_AT_PLAIN + times * max(LOOK_AT_TREES, TREES // batch)
+        if size not in self._looks_of:
+            fewer = max((each for each in self._looks_of if each < size), default=None)
+            far = fewer is not None and not self._looks_of[fewer].near
+            self._looks_of[size] = Looks.later(batch) if far else Looks()
+        return self._looks_of[size]
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -321,7 +265,7 @@ class AdaptiveShapes:
             self.costs.drew_last()
         cost = self._cost_by_nodes(batch)
         found = []
-        pays = self._seen(self._batch).pays
+        pays = self._looks(self._batch).pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for drafted in trees:
             tree = drafted.to(HOST)
@@ -403,13 +347,13 @@ class AdaptiveShapes:
     def account(self, batch: int) -> Account:
         """Of steps of so many requests, by all that was seen."""
         self._learn_of_rest()
-        seen = self._seen_of.get(batch.bit_length())
+        looks = self._looks_of.get(batch.bit_length())
         costs = self.costs
         costs.solve()
         plain = costs.of_plain(batch)
         forward, row = costs.of_forward(batch, np.arange(2)).tolist()
         return Account(
-            pays=seen is not None and seen.pays,
+            pays=looks is not None and looks.pays,
             plain_per_s=batch / plain if plain else 0.0,
             trees_per_s=self.kept.share * self._expected(batch),
             plain_s=plain,
@@ -456,18 +400,12 @@ class AdaptiveShapes:
         self._row = (self._nodes_cost[-1] - self._nodes_cost[0]) / most
         self._level = worth * self.costs.of_level(batch * self._size[0])
         self._worths, self._bins_below = self.trees.below()
-        seen = self._seen(batch)
+        looks = self._looks(batch)
         if self._rate:
-            ahead = AHEAD if seen.pays else AHEAD_AGAIN
-            seen.pays = not seen.tries and rate > plain * ahead
-            seen.near = rate * (1 + max(NEAR, CHANCE / max(seen.trees, 1) ** 0.5)) > plain
-            seen.unsure = rate < plain * UNSURE
-            least, most = PLAIN_APART
-            lost = 0 if self.costs.drifted(batch) else LOOK_AT_PLAIN * (1 - plain / rate)
-            seen.plain_pause = min(max(int(lost / LOOKING[False]), least), most)
-        elif seen.plans > 2 * self._looks(batch):
+            looks.judge(rate, plain, self.costs.drifted(batch))
+        elif looks.plans > 2 * look_steps(batch):
             # Steps that teach what trees take are rare.
-            seen.pays = False
+            looks.pays = False
         self._batch = batch
 
     def _beside_prompts(self, rate: float, trees: bool) -> float:

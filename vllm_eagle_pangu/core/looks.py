@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a batch drafts trees, and when it looks at what steps take with them and without."""
+
+from dataclasses import dataclass
+
+# So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
+# requests get out of step their prompts come one by one, and the head has to catch up first.
+AHEAD, AHEAD_AGAIN = 1.02, 1.05
+# What steps take without trees and with them is looked at for so many steps, with trees for so many
+# requests at least, as often as loses this share of all time, the larger one where trees nearly
+# pay: so many steps apart at least and at most; at trees only once the drafter has followed for so
+# many steps, and at all widths and levels in one of so many looks, the first one too.
+LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, (0.005, 0.01)
+PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
+FOLLOWED, LOOK_AT_ALL = 32, 4
+# Where trees pay, or nearly, a look goes on for so many times as long: a few dozen trees tell a
+# fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
+# Nearly: with a rate that is less by so little, or as chance has it with n trees of texts that are
+# alike: by no more than this by the root of n.
+GOES_ON, NEAR, CHANCE = 8, 0.05, 2.0
+# Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
+# decoding takes where nobody follows: behind so many trees, and so many steps apart.
+UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
+
+
+def look_steps(batch: int, times: int = 1) -> int:
+    """Plans at first, and after every so many, in which plain steps and trees are looked at, at
+    trees so many times as long."""
+    return LOOK_AT_PLAIN + times * max(LOOK_AT_TREES, TREES // batch)
+
+
+@dataclass
+class Looks:
+    """Of batches of about one size: whether trees pay, or nearly do; how many looks at trees began,
+    `plans` since the last one did, whether it goes on, seconds that it took beyond plain steps for
+    its tokens, and after how many plans the next one begins where none pay; the same of looks at
+    plain steps where they do."""
+
+    pays: bool = True
+    near: bool = True
+    looks: int = 1
+    plans: int = 0
+    looking: bool = False
+    lost: float = 0.0
+    pause: int = TREES_APART[0]
+    plain_plans: int = 0
+    plain_pause: int = PLAIN_APART[1]
+    # Trees since a look began; whether they hardly pay, whether a rest is tried, and from which
+    # plan on one may be again.
+    trees: int = 0
+    unsure: bool = False
+    tries: bool = False
+    try_from: int = 0
+
+    @classmethod
+    def later(cls, batch: int) -> "Looks":
+        """Where trees are far from paying for fewer requests: a pause comes first."""
+        return cls(False, False, 0, look_steps(batch), pause=TREES_APART[1])
+
+    @property
+    def drafts(self) -> bool:
+        """Whether trees are wanted."""
+        return self.pays or self.looking
+
+    @property
+    def at_plain(self) -> bool:
+        """Whether plain steps are looked at."""
+        return self.plain_plans < LOOK_AT_PLAIN
+
+    def begin(self) -> bool:
+        """Whether a look at trees is due; it begins."""
+        if self.plans < (TREES_APART[1] if self.pays else self.pause):
+            return False
+        self.plans, self.lost, self.looks = 0, 0.0, self.looks + 1
+        self.plain_plans, self.tries, self.trees = 0, False, 0
+        return True
+
+    def begin_at_plain(self) -> bool:
+        """Whether a look at plain steps begins."""
+        if self.plain_plans >= self.plain_pause:
+            self.plain_plans = 0
+        return self.plain_plans == 0
+
+    def planned(self) -> None:
+        """Another step, which the drafter follows."""
+        self.plans += 1
+        self.plain_plans += 1
+
+    def at_all(self, batch: int) -> bool:
+        """Whether it is looked at trees of all widths and levels: half of such a look at the
+        widest, half as they are by now, or as narrow as may be where these are the widest."""
+        return self.looking and self.plans <= look_steps(batch) and self.looks % LOOK_AT_ALL == 1
+
+    def judge(self, rate: float, plain: float, drifted: bool) -> None:
+        """Tokens per second are to be `rate` with trees, and `plain` without; `drifted`: plain
+        steps may take another time by now than when these were looked at."""
+        self.pays = not self.tries and rate > plain * (AHEAD if self.pays else AHEAD_AGAIN)
+        self.near = rate * (1 + max(NEAR, CHANCE / max(self.trees, 1) ** 0.5)) > plain
+        self.unsure = rate < plain * UNSURE
+        least, most = PLAIN_APART
+        lost = 0 if drifted else LOOK_AT_PLAIN * (1 - plain / rate)
+        self.plain_pause = min(max(int(lost / LOOKING[False]), least), most)
+
+    def end(self, plain_s: float) -> None:
+        """A look at trees ends; a plain step takes `plain_s`, 0 if that is unknown."""
+        pause = int(self.lost / (LOOKING[self.near] * plain_s)) if plain_s else 0
+        least, most = TREES_APART
+        self.pause = self.plans + min(max(pause, least), most)
+
+    def try_a_rest(self, batch: int, now: int) -> bool:
+        """Whether one is due: where trees hardly pay, by what plain steps take that the drafter
+        follows; it begins. `now`: plans of all sizes so far."""
+        if not (self.pays and self.unsure and self.trees >= SETTLED and now >= self.try_from):
+            return False
+        self.pays, self.tries, self.try_from = False, True, now + TRIED
+        self.plans = look_steps(batch, GOES_ON)
+        self.pause = self.plans + TRIAL
+        return True
+
+    def tried(self) -> None:
+        """The rest is over; where trees do not pay it goes on."""
+        self.pays, self.tries = True, False
+        self.pause = self.plans + TREES_APART[0]
