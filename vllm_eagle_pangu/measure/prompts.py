@@ -36,19 +36,16 @@ INSTRUCTIONS = Path(__file__).with_name("instructions.jsonl")
 
 @dataclass(frozen=True)
 class Prompt:
-    """`index`: its place in the file, which decides the rank that measures it."""
-
     id: str
-    index: int
     turns: tuple[str, ...]
 
 
 def read_prompts(source: str, path: Path) -> list[Prompt]:
     """The prompts of a file of that kind, in its order. Raises ValueError as `read_lines` does."""
-    lines = enumerate(read_lines(path, _KEYS[source], "prompts.path"))
+    lines = read_lines(path, _KEYS[source], "prompts.path")
     if source == "mt_bench":
-        return [Prompt(f"mt-bench-{number}", index, turns) for index, (number, turns) in lines]
-    return [Prompt(name, index, (text,)) for index, (name, text) in lines]
+        return [Prompt(f"mt-bench-{number}", turns) for number, turns in lines]
+    return [Prompt(name, (text,)) for name, text in lines]
 
 
 def packaged_humaneval() -> Path:
