@@ -53,7 +53,7 @@ class FakePool:
         self.ended.append(name)
         self.hosts.pop(name, None)
 
-    def close(self, patience_s):
+    def close(self):
         self.hosts.clear()
 
 
@@ -93,10 +93,10 @@ def test_a_second_session_measures_only_what_is_missing(start, tmp_path):
     start().measure(group(prompts=(PROMPTS[1], PROMPTS[4])))
     session = start()
     session.measure(group())
-    assert {request["id"].split()[4] for _, request in session._pool.asked} == {"p0", "p2", "p3"}
+    assert {request["id"].split()[4] for _, request in session.pool.asked} == {"p0", "p2", "p3"}
     again = start()
     again.measure(group())
-    assert again._pool.loaded == []
+    assert again.pool.loaded == []
 
 
 def test_a_method_that_is_refused_is_recorded_and_the_others_go_on(start, monkeypatch):
@@ -115,7 +115,7 @@ def test_what_failed_is_tried_again_by_the_next_session(start, monkeypatch):
     monkeypatch.setattr(FakePool, "refused", {})
     session = start()
     session.measure(group())
-    assert {name for name, _ in session._pool.asked} == {TREE.name}
+    assert {name for name, _ in session.pool.asked} == {TREE.name}
     assert not any("error" in record for record in session.records.values())
 
 
@@ -133,7 +133,7 @@ def test_the_second_turn_is_asked_with_the_same_methods_first_answer(start):
     session = start(repeats=1)
     talk = Prompt("t", ("one two", "three"))
     session.measure(group(PLAIN, prompts=(talk,)))
-    first, second = (request["ids"] for _, request in session._pool.asked)
+    first, second = (request["ids"] for _, request in session.pool.asked)
     words = session.bench.conversations.tokenizer.words
     assert [words[i] for i in first] == ["<s>", "one", "two"]
     assert [words[i] for i in second] == ["<s>", "one", "two", "<s>", "one", "three"]
@@ -151,7 +151,7 @@ def test_sampled_requests_have_seeds_of_prompt_and_repeat_alone(start, tmp_path)
     session = start()
     session.measure(group(PLAIN, TREE, temperature=1.0))
     seeds = {}
-    for _, request in session._pool.asked:
+    for _, request in session.pool.asked:
         place = tuple(request["id"].split()[4:])
         seeds.setdefault(place, set()).add(request["params"]["seed"])
     assert all(len(found) == 1 for found in seeds.values())
@@ -161,7 +161,7 @@ def test_sampled_requests_have_seeds_of_prompt_and_repeat_alone(start, tmp_path)
 def test_traced_engines_are_others_and_end_with_their_group(start, tmp_path):
     session = start()
     session.measure(group(PLAIN, TREE, chain(2), traced=True))
-    (loaded,) = session._pool.loaded
+    (loaded,) = session.pool.loaded
     assert loaded[f"{TREE.name} traced"]["trace_dir"].endswith(f"traces/{TREE.name}")
-    assert set(session._pool.ended) == {f"{TREE.name} traced"}
+    assert set(session.pool.ended) == {f"{TREE.name} traced"}
     assert loaded.keys() == {f"{TREE.name} traced", PLAIN.name, "chain-2"}

@@ -62,9 +62,10 @@ def read_records(folder: Path) -> dict[Key, Record]:
 
 def write_counts(records: Iterable[Record], path: Path) -> None:
     """The records without their times, as CSV; the output as a digest of its token ids."""
-    columns, rows = (*Key._fields, *COUNTS), []
+    rows = []
     for record in records:
         if "output_ids" in record:
             digest = hashlib.sha256(json.dumps(record["output_ids"]).encode()).hexdigest()[:16]
-            rows.append({**{name: record[name] for name in columns}, "output": digest})
-    write_csv(rows, path, [*columns, "output"])
+            counts = {name: record[name] for name in (*Key._fields, *COUNTS)}
+            rows.append(counts | {"output": digest})
+    write_csv(rows, path)

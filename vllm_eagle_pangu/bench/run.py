@@ -65,7 +65,7 @@ def run_bench(config: BenchConfig, out: Path, resume: bool, only: str | None) ->
                     experiment.tried(session.measure, part)
                 experiment.tried(experiment.after, session)
         except SystemExit:
-            session.end_engines(patience_s=0.0)
+            session.pool.close(patience_s=0.0)
             raise
     return _conclude(bench, experiments, list(session.records.values()))
 

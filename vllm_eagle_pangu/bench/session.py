@@ -7,7 +7,7 @@ import zlib
 from dataclasses import asdict
 from typing import Any
 
-from vllm_eagle_pangu.bench.engines import STOP_TIMEOUT_S, EngineError, EnginePool, Request
+from vllm_eagle_pangu.bench.engines import EngineError, EnginePool, Request
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group, rounds
 from vllm_eagle_pangu.bench.records import Key, Record, open_records, read_records
@@ -25,17 +25,13 @@ class Session:
         self.bench, self.config = bench, bench.config
         options = asdict(bench.config.engine) | {"seed": bench.config.seed}
         options["kv_cache_memory_bytes"] = options.pop("kv_cache_bytes")
-        self._pool = EnginePool(str(bench.target), options, bench.config.hosts)
+        self.pool = EnginePool(str(bench.target), options, bench.config.hosts)
         self.records = read_records(bench.out)
         self._file = open_records(bench.out)
 
     def close(self) -> None:
-        self.end_engines()
+        self.pool.close()
         self._file.close()
-
-    def end_engines(self, patience_s: float = STOP_TIMEOUT_S) -> None:
-        """All of them: for what needs the machine to itself, or because the run is broken off."""
-        self._pool.close(patience_s)
 
     def has(self, key: Key) -> bool:
         return "error" not in self.records.get(key, {"error": ""})
@@ -54,7 +50,7 @@ class Session:
         if not engines:
             return
         begin = time.monotonic()
-        errors = self._pool.load(dict(engines.values()))
+        errors = self.pool.load(dict(engines.values()))
         for method, (name, _) in engines.items():
             if name in errors:
                 self._give_up(group, method, errors[name])
@@ -65,7 +61,7 @@ class Session:
         for name, config in engines.values():
             # A trace is complete once its engine has ended.
             if config and "trace_dir" in config:
-                self._pool.end(name)
+                self.pool.end(name)
         print(
             f"{group.experiment} {group.name}: {len(engines)} methods, "
             f"{len(group.prompts)} prompts, engines {loaded - begin:.0f} s, "
@@ -86,7 +82,7 @@ class Session:
     ) -> None:
         """Turn after turn what is missing, as long as the engine of that name lives."""
         for turn in range(max(len(prompt.turns) for prompt in block)):
-            if name not in self._pool.hosts:
+            if name not in self.pool.hosts:
                 return
             requests: dict[Key, Request] = {}
             for prompt in block:
@@ -95,13 +91,13 @@ class Session:
                     requests |= self._request(prompt, key)
             if not requests:
                 continue
-            host = self._pool.hosts[name]
+            host = self.pool.hosts[name]
             try:
                 answers = host.measure(list(requests.values()), group.forward_times)
                 for key, figures in zip(requests, answers, strict=True):
                     self.record(key, figures)
             except EngineError as error:
-                self._pool.fail(name, error)
+                self.pool.fail(name, error)
                 self._give_up(group, method, str(error))
             time.sleep(SETTLE_S)
 

@@ -63,7 +63,7 @@ class Concurrency(Experiment):
         missing = {point[0] for point in points if not session.has(self._key(*point))}
         if not missing:
             return
-        session.end_engines()
+        session.pool.close()
         with contextlib.ExitStack() as stack:
             servers = {
                 method: stack.enter_context(bench_server(method, self.bench))
