@@ -36,7 +36,7 @@ def key_of(record: Record) -> Key:
 def open_records(folder: Path) -> TextIO:
     """A folder's records, to append lines to. A line that a killed process cut is taken off."""
     path = folder / RECORDS
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     file = path.open("a", encoding="utf-8", buffering=1)
     whole = path.read_bytes()
     if not whole.endswith(b"\n"):
@@ -48,11 +48,9 @@ def read_records(folder: Path) -> dict[Key, Record]:
     """By key. A measurement replaces an error, the later one the earlier."""
     found: dict[Key, Record] = {}
     path = folder / RECORDS
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else ()
-    for line in lines:
-        # The last line of a run that was killed.
-        if not line.endswith("\n"):
-            continue
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    # Behind the last end of a line is nothing, or what was cut when a run was killed.
+    for line in text.split("\n")[:-1]:
         record = json.loads(line)
         key = key_of(record)
         if "error" not in record or "error" in found.get(key, {"error": ""}):
