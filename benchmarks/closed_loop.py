@@ -16,12 +16,12 @@ A pair is one of those that come along, or a folder with target/ and draft/.
 
 import argparse
 import json
-import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from engines import engine, prompts_of, save
 
 from vllm_eagle_pangu.demo import pair
@@ -36,37 +36,23 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 # many at each number: nobody is served before the others, as then come the new clients' prompts.
 TOKENS, RAMP = 64, 32
 LARGEST = (4, 5, 16)
-# Of a pair's sweep the chains, the schedule and the trees. Of "", whatever pair is not named.
-SWEEPS: dict[str, list[Method]] = {
-    "": [
-        *map(chain, (1, 2)),
-        scheduled_chain(((1, 4, 2), (5, 16, 1))),
-        *map(tree, ((2, 2, 4), (3, 3, 8), LARGEST)),
-    ],
-    "smollm2": [
-        *map(chain, (1, 2, 3)),
-        scheduled_chain(((1, 4, 2), (5, 16, 1))),
-        *map(tree, ((3, 3, 5), (3, 3, 8), LARGEST)),
-    ],
-    "demo": [
-        *map(chain, (2, 4, 6)),
-        scheduled_chain(((1, 4, 6), (5, 16, 2))),
-        *map(tree, ((2, 3, 6), (3, 5, 12), LARGEST)),
-    ],
+# Of a pair's sweep the chains, the schedule and the smaller trees. Of "", whatever is not named.
+SWEEPS = {
+    "": ((1, 2), ((1, 4, 2), (5, 16, 1)), ((2, 2, 4), (3, 3, 8))),
+    "smollm2": ((1, 2, 3), ((1, 4, 2), (5, 16, 1)), ((3, 3, 5), (3, 3, 8))),
+    "demo": ((2, 4, 6), ((1, 4, 6), (5, 16, 2)), ((2, 3, 6), (3, 5, 12))),
 }
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Ratios: a line for each number of clients, a column for each method."""
     names = list(dict.fromkeys(row["method"] for row in rows))
-    points = [rows[start : start + len(names)] for start in range(0, len(rows), len(names))]
-    lines = [
-        [str(point[0]["clients"]), *(f"{row['ratio']:.2f}" for row in point)] for point in points
-    ]
-    means = [
-        statistics.geometric_mean(point[i]["ratio"] for point in points) for i in range(len(names))
-    ]
-    return markdown(["clients", *names], [*lines, ["mean", *(f"{mean:.2f}" for mean in means)]])
+    ratios = np.reshape([row["ratio"] for row in rows], (-1, len(names)))
+    labels = [*(str(row["clients"]) for row in rows[:: len(names)]), "mean"]
+    numbers = [*ratios, np.exp(np.log(ratios).mean(axis=0))]
+    named = zip(labels, numbers, strict=True)
+    lines = ([label, *(f"{number:.2f}" for number in line)] for label, line in named)
+    return markdown(["clients", *names], lines)
 
 
 def _loops(
@@ -120,7 +106,9 @@ def main() -> None:
     parser.add_argument("--save", nargs="?", const="", metavar="WORD", help=save_as)
     arguments = parser.parse_args()
     of = pair.find(arguments.pair)
-    methods = [*SWEEPS.get(arguments.pair, SWEEPS[""]), adaptive(LARGEST)]
+    chains, schedule, trees = SWEEPS.get(arguments.pair, SWEEPS[""])
+    methods = [*map(chain, chains), scheduled_chain(schedule), *map(tree, (*trees, LARGEST))]
+    methods.append(adaptive(LARGEST))
     if arguments.only:
         methods = [method for method in methods if method.name in arguments.only]
     for name in arguments.also:

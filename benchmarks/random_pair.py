@@ -28,11 +28,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="target/ and draft/ are written there")
     parser.add_argument("--millions", type=int, choices=SIZES, default=300, help="of weights")
     args = parser.parse_args()
-    write_random_pair(args.folder, args.millions)
-
-
-def write_random_pair(folder: Path, millions: int) -> None:
-    hidden, layers, heads, kv_heads, intermediate, vocab = SIZES[millions]
+    folder = args.folder
+    hidden, layers, heads, kv_heads, intermediate, vocab = SIZES[args.millions]
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=hidden,

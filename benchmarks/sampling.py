@@ -12,12 +12,11 @@ exceeds what was seen.
 """
 
 import argparse
-import random
-import statistics
 import sys
 from collections import Counter
 from typing import Any
 
+import numpy as np
 from engines import SHAPES, engine, heldout_prompts, save
 
 from vllm_eagle_pangu.measure.method import PLAIN, Method, tree
@@ -46,14 +45,14 @@ def main() -> int:
     trees = _draw(args, prompt, tree(SHAPES[args.shape]), seed=2)
     rows = []
     for setting, left, right in zip(SETTINGS, plain, trees, strict=True):
-        seen, noise = _variation(left, right), _noise(left, right)
+        seen, noise = _variations(left, right)
         row = {
             **setting,
             "outcomes": len(set(left) | set(right)),
             "total_variation": round(seen, 4),
-            "noise_mean": round(statistics.mean(noise), 4),
-            "noise_sd": round(statistics.stdev(noise), 4),
-            "p_value": (1 + sum(value >= seen for value in noise)) / (1 + len(noise)),
+            "noise_mean": round(noise.mean(), 4),
+            "noise_sd": round(noise.std(ddof=1), 4),
+            "p_value": (1 + (noise >= seen).sum()) / (1 + DEALS),
         }
         rows.append(row)
         print(
@@ -79,19 +78,14 @@ def _draw(args: Any, prompt: list[int], method: Method, seed: int) -> list[list[
         return drawn
 
 
-def _variation(left: list[Outcome], right: list[Outcome]) -> float:
-    """Of samples of one size: what the left has more than the right is half of what differs."""
-    return (Counter(left) - Counter(right)).total() / len(left)
-
-
-def _noise(left: list[Outcome], right: list[Outcome]) -> list[float]:
-    """Total variations of the same draws, dealt to two samples at random."""
-    draw, pooled = random.Random(0), [*left, *right]
-    dealt = []
-    for _ in range(DEALS):
-        draw.shuffle(pooled)
-        dealt.append(_variation(pooled[: len(left)], pooled[len(left) :]))
-    return dealt
+def _variations(left: list[Outcome], right: list[Outcome]) -> tuple[float, np.ndarray]:
+    """Total variation of samples of one size, and [DEALS] of the same draws dealt at random."""
+    of_left, pooled = Counter(left), Counter([*left, *right])
+    counts = np.array(list(pooled.values()))
+    dealt = np.random.default_rng(0).multivariate_hypergeometric(counts, len(left), DEALS)
+    samples = np.vstack([[of_left[outcome] for outcome in pooled], dealt])
+    seen, *noise = np.abs(2 * samples - counts).sum(axis=1) / (2 * len(left))
+    return seen, np.array(noise)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from vllm_eagle_pangu.bench.groups import PROMPTS_PER_BLOCK, Group, rounds
 from vllm_eagle_pangu.measure.method import PLAIN, chain, own_chain, tree
 from vllm_eagle_pangu.measure.prompts import Prompt
 
-PROMPTS = tuple(Prompt(f"p{i}", i, ("x",)) for i in range(2 * PROMPTS_PER_BLOCK + 1))
+PROMPTS = tuple(Prompt(f"p{i}", ("x",)) for i in range(2 * PROMPTS_PER_BLOCK + 1))
 METHODS = (PLAIN, chain(2), tree((4, 5, 16)))
 
 

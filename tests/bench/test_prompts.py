@@ -63,7 +63,7 @@ def write(path, entries):
 @pytest.mark.parametrize("name", ["HumanEval.jsonl", "HumanEval.jsonl.gz"])
 def test_humaneval_is_read_plain_and_compressed(tmp_path, name):
     prompts = read_prompts("humaneval", write(tmp_path / name, HUMANEVAL))
-    assert prompts[2] == Prompt("HumanEval/2", 2, ("def f2(x):\n",))
+    assert prompts[2] == Prompt("HumanEval/2", ("def f2(x):\n",))
     assert len(prompts) == 3
 
 
@@ -80,8 +80,8 @@ def test_humaneval_comes_with_its_package():
 def test_mt_bench_keeps_one_or_two_turns(tmp_path):
     prompts = read_prompts("mt_bench", write(tmp_path / "question.jsonl", MT_BENCH))
     assert prompts == [
-        Prompt("mt-bench-81", 0, ("Write.", "Rewrite.")),
-        Prompt("mt-bench-101", 1, ("Add.",)),
+        Prompt("mt-bench-81", ("Write.", "Rewrite.")),
+        Prompt("mt-bench-101", ("Add.",)),
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_chat_without_a_template_is_refused():
 
 
 def selected(lengths, config, room):
-    prompts = [Prompt(f"p{i}", i, ("x",)) for i in range(len(lengths))]
+    prompts = [Prompt(f"p{i}", ("x",)) for i in range(len(lengths))]
     return select(prompts, {f"p{i}": length for i, length in enumerate(lengths)}, config, room)
 
 

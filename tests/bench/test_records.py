@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records survive a kill, and merge to one table whoever wrote them."""
+"""Records survive a kill, and errors give way to measurements."""
 
 import json
 
 from vllm_eagle_pangu.bench.records import (
     COUNTS,
+    RECORDS,
     Key,
     key_of,
     open_records,
     read_records,
-    record_file,
     write_counts,
 )
 
@@ -20,46 +20,32 @@ def record(prompt, repeat=0, **content):
     return {**key._asdict(), **counts, "output_ids": [1, 2], **content}
 
 
-def append(folder, rank, *records):
-    with open_records(record_file(folder, rank)) as file:
+def append(folder, *records):
+    with open_records(folder) as file:
         file.writelines(json.dumps(one) + "\n" for one in records)
-
-
-def test_the_merged_table_does_not_depend_on_who_wrote_what(tmp_path):
-    records = [record(prompt, repeat) for prompt in "abcd" for repeat in (0, 1)]
-    append(tmp_path / "one", 0, *records)
-    append(tmp_path / "two", 0, *records[::2])
-    append(tmp_path / "two", 1, *reversed(records[1::2]))
-    tables = []
-    for name in ("one", "two"):
-        found = sorted(read_records(tmp_path / name).values(), key=key_of)
-        write_counts(found, tmp_path / "counts.csv")
-        tables.append((found, (tmp_path / "counts.csv").read_text()))
-    assert tables[0] == tables[1]
-    assert [r["prompt"] for r in tables[0][0]] == list("aabbccdd")
 
 
 def test_times_are_not_in_the_counts(tmp_path):
     for name, seconds in (("a", 1.0), ("b", 2.0)):
-        write_counts([record("p", seconds=seconds, rank=0)], tmp_path / name)
+        write_counts([record("p", seconds=seconds)], tmp_path / name)
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text()
     write_counts([record("p", output_ids=[1, 3])], tmp_path / "c")
     assert (tmp_path / "a").read_text() != (tmp_path / "c").read_text()
 
 
 def test_a_line_that_a_kill_cut_is_passed_over_and_then_taken_off(tmp_path):
-    append(tmp_path, 0, record("a"))
-    path = record_file(tmp_path, 0)
+    append(tmp_path, record("a"))
+    path = tmp_path / RECORDS
     path.write_text(path.read_text() + json.dumps(record("b"))[:30])
     assert [key[4] for key in read_records(tmp_path)] == ["a"]
-    append(tmp_path, 0, record("c"))
+    append(tmp_path, record("c"))
     assert [key[4] for key in read_records(tmp_path)] == ["a", "c"]
 
 
 def test_a_measurement_replaces_an_error_and_no_error_a_measurement(tmp_path):
     failed = key_of(record("a"))._asdict() | {"error": "no engine"}
-    append(tmp_path, 0, failed, record("a", tau=3))
-    append(tmp_path, 1, failed)
+    append(tmp_path, failed, record("a", tau=3))
+    append(tmp_path, failed)
     (found,) = read_records(tmp_path).values()
     assert found["tau"] == 3
     assert key_of(found) == key_of(failed)

@@ -67,7 +67,7 @@ def measured(monkeypatch):
     monkeypatch.setattr(concurrency, "ServedLoop", Loop)
     chosen = ConcurrencyConfig(levels=(1, 8), tokens=16, repeats=2)
     of = bench(BenchConfig(concurrency=chosen))
-    of.prompts = [Prompt("a", 0, ("one two three",))]
+    of.prompts = [Prompt("a", ("one two three",))]
     ways = (PLAIN, tree((4, 5, 16)))
 
     def measure(records, tokens=lambda method, wanted: wanted):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank measures, resumes and gives up, with stand-ins for the engines."""
+"""What a session measures, resumes and gives up, with stand-ins for the engines."""
 
 import pytest
 
@@ -10,13 +10,12 @@ from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import key_of, read_records
 from vllm_eagle_pangu.bench.session import Session
-from vllm_eagle_pangu.bench.sharding import Rank
 from vllm_eagle_pangu.measure.method import PLAIN, chain, tree
 from vllm_eagle_pangu.measure.prompts import Conversations, Prompt
 
 from .test_prompts import WordTokenizer
 
-PROMPTS = tuple(Prompt(f"p{i}", i, ("word " * (i + 1),)) for i in range(5))
+PROMPTS = tuple(Prompt(f"p{i}", ("word " * (i + 1),)) for i in range(5))
 TREE = tree((4, 5, 16))
 
 
@@ -54,13 +53,13 @@ class FakePool:
         self.ended.append(name)
         self.hosts.pop(name, None)
 
-    def close(self, patience_s):
+    def close(self):
         self.hosts.clear()
 
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """`start(rank, **configuration)`: a session that writes to the test's folder; ends the last."""
+    """`start(**configuration)`: a session that writes to the test's folder; ends the last."""
     monkeypatch.setattr(session_module, "EnginePool", FakePool)
     monkeypatch.setattr(session_module, "SETTLE_S", 0.0)
     monkeypatch.setattr(FakePool, "refused", {})
@@ -68,13 +67,13 @@ def start(tmp_path, monkeypatch):
 
     opened = []
 
-    def new(rank=Rank(0, 1), **keys):  # noqa: B008
+    def new(**keys):
         if opened:
             opened[-1].close()
         config = BenchConfig(**{"repeats": 2, **keys})
         talk = Conversations(WordTokenizer(), chat=False)
         bench = Bench(config, tmp_path, tmp_path, tmp_path, [], [], talk)
-        opened.append(Session(bench, rank))
+        opened.append(Session(bench))
         return opened[-1]
 
     yield new
@@ -85,23 +84,19 @@ def group(*methods, prompts=PROMPTS, **keys):
     return Group("E1", "g", methods or (PLAIN, TREE), prompts, **keys)
 
 
-def test_ranks_share_the_prompts_and_make_the_records_of_one(start, tmp_path):
-    for rank in range(2):
-        start(Rank(rank, 2)).measure(group())
-    expected = {key for _, key in group().answers(2)}
-    found = read_records(tmp_path)
-    assert found.keys() == expected
-    assert all(r["rank"] == int(r["prompt"][1:]) % 2 for r in found.values())
+def test_everything_of_a_group_is_recorded(start, tmp_path):
+    start().measure(group())
+    assert read_records(tmp_path).keys() == set(group().keys(2))
 
 
 def test_a_second_session_measures_only_what_is_missing(start, tmp_path):
-    start(Rank(1, 3)).measure(group())
+    start().measure(group(prompts=(PROMPTS[1], PROMPTS[4])))
     session = start()
     session.measure(group())
-    assert {request["id"].split()[4] for _, request in session._pool.asked} == {"p0", "p2", "p3"}
+    assert {request["id"].split()[4] for _, request in session.pool.asked} == {"p0", "p2", "p3"}
     again = start()
     again.measure(group())
-    assert again._pool.loaded == []
+    assert again.pool.loaded == []
 
 
 def test_a_method_that_is_refused_is_recorded_and_the_others_go_on(start, monkeypatch):
@@ -120,7 +115,7 @@ def test_what_failed_is_tried_again_by_the_next_session(start, monkeypatch):
     monkeypatch.setattr(FakePool, "refused", {})
     session = start()
     session.measure(group())
-    assert {name for name, _ in session._pool.asked} == {TREE.name}
+    assert {name for name, _ in session.pool.asked} == {TREE.name}
     assert not any("error" in record for record in session.records.values())
 
 
@@ -136,9 +131,9 @@ def test_an_engine_that_dies_keeps_what_it_measured(start, monkeypatch):
 
 def test_the_second_turn_is_asked_with_the_same_methods_first_answer(start):
     session = start(repeats=1)
-    talk = Prompt("t", 0, ("one two", "three"))
+    talk = Prompt("t", ("one two", "three"))
     session.measure(group(PLAIN, prompts=(talk,)))
-    first, second = (request["ids"] for _, request in session._pool.asked)
+    first, second = (request["ids"] for _, request in session.pool.asked)
     words = session.bench.conversations.tokenizer.words
     assert [words[i] for i in first] == ["<s>", "one", "two"]
     assert [words[i] for i in second] == ["<s>", "one", "two", "<s>", "one", "three"]
@@ -147,16 +142,16 @@ def test_the_second_turn_is_asked_with_the_same_methods_first_answer(start):
 def test_a_conversation_that_grew_too_long_is_an_error_of_that_turn(start):
     session = start(repeats=1, tokens=8, engine=BenchConfig().engine)
     object.__setattr__(session.config.engine, "max_model_len", 11)
-    session.measure(group(PLAIN, prompts=(Prompt("t", 0, ("one two", "three")),)))
+    session.measure(group(PLAIN, prompts=(Prompt("t", ("one two", "three")),)))
     errors = [record.get("error") for record in session.records.values()]
     assert errors == [None, "6 tokens and 8 more exceed 11"]
 
 
 def test_sampled_requests_have_seeds_of_prompt_and_repeat_alone(start, tmp_path):
-    session = start(Rank(0, 2))
+    session = start()
     session.measure(group(PLAIN, TREE, temperature=1.0))
     seeds = {}
-    for _, request in session._pool.asked:
+    for _, request in session.pool.asked:
         place = tuple(request["id"].split()[4:])
         seeds.setdefault(place, set()).add(request["params"]["seed"])
     assert all(len(found) == 1 for found in seeds.values())
@@ -164,9 +159,9 @@ def test_sampled_requests_have_seeds_of_prompt_and_repeat_alone(start, tmp_path)
 
 
 def test_traced_engines_are_others_and_end_with_their_group(start, tmp_path):
-    session = start(Rank(1, 2))
+    session = start()
     session.measure(group(PLAIN, TREE, chain(2), traced=True))
-    (loaded,) = session._pool.loaded
-    assert loaded[f"{TREE.name} traced"]["trace_dir"].endswith(f"traces/rank-1/{TREE.name}")
-    assert set(session._pool.ended) == {f"{TREE.name} traced"}
+    (loaded,) = session.pool.loaded
+    assert loaded[f"{TREE.name} traced"]["trace_dir"].endswith(f"traces/{TREE.name}")
+    assert set(session.pool.ended) == {f"{TREE.name} traced"}
     assert loaded.keys() == {f"{TREE.name} traced", PLAIN.name, "chain-2"}

@@ -5,13 +5,7 @@ import pytest
 
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Key
-from vllm_eagle_pangu.bench.statistics import (
-    answers_of,
-    speedups,
-    summary,
-    tau,
-    tokens_per_second,
-)
+from vllm_eagle_pangu.bench.statistics import answers_of, speedups, summary
 from vllm_eagle_pangu.measure.method import tree
 from vllm_eagle_pangu.measure.statistics import percentile
 
@@ -58,13 +52,13 @@ def test_percentiles_are_interpolated():
 
 
 def test_tau_is_over_all_drafts_and_counts_the_bonus():
-    assert tau(TREE) == 1 + (7 + 7 + 9 + 9) / (3 + 3 + 5 + 5)
-    assert tau(PLAIN) is None
+    assert summary(TREE, [])["tau"] == 1 + (7 + 7 + 9 + 9) / (3 + 3 + 5 + 5)
+    assert summary(PLAIN, [])["tau"] is None
 
 
 def test_tokens_per_second_take_the_median_repeat_of_each_prompt():
-    assert tokens_per_second(PLAIN) == 30 / (1.5 + 3.0)
-    assert tokens_per_second(TREE) == 30 / (0.75 + 2.25)
+    assert summary(PLAIN, [])["tokens_per_s"] == 30 / (1.5 + 3.0)
+    assert summary(TREE, [])["tokens_per_s"] == 30 / (0.75 + 2.25)
 
 
 def test_speedups_are_paired_within_a_repeat():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`eagle-pangu bench --config X.yaml`: measure, resume, merge, report, compare."""
+"""`eagle-pangu bench --config X.yaml`: measure, resume, report, compare."""
 
 import argparse
 from pathlib import Path

@@ -35,11 +35,11 @@ class Group:
         place = self.experiment, self.name, method.name, float(self.temperature)
         return Key(*place, prompt.id, turn, repeat)
 
-    def answers(self, repeats: int) -> Iterator[tuple[Prompt, Key]]:
-        """Every prompt with the keys of its answers."""
+    def keys(self, repeats: int) -> Iterator[Key]:
+        """Of the records of all answers."""
         for repeat, prompt, method in product(range(repeats), self.prompts, self.methods):
             for turn in range(len(prompt.turns)):
-                yield prompt, self.key(method, prompt, turn, repeat)
+                yield self.key(method, prompt, turn, repeat)
 
     def cut(self, engines: int) -> "list[Group]":
         """Parts of at most `engines` methods, each with its own plain decoding to compare with."""

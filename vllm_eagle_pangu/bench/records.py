@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records: one line for each measurement, appended as soon as it is there, merged by key."""
+"""Records: one line for each measurement, appended as soon as it is there."""
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.files import write_csv
 
 Record = dict[str, Any]
+RECORDS = "records.jsonl"
 
 
 class Key(NamedTuple):
@@ -26,7 +25,7 @@ class Key(NamedTuple):
     repeat: int
 
 
-# What depends on the prompt and the method alone: the same whoever measured it, and when.
+# What depends on the prompt and the method alone: the same whenever it was measured.
 COUNTS = ("prompt_tokens", "output_tokens", "drafts", "drafted", "accepted", "full_drafts", "tau")
 
 
@@ -34,24 +33,11 @@ def key_of(record: Record) -> Key:
     return Key(*(record[name] for name in Key._fields))
 
 
-def record_file(folder: Path, rank: int) -> Path:
-    return folder / f"records-{rank}.jsonl"
-
-
-def open_records(path: Path) -> TextIO:
-    """A rank's file, to append lines to, locked till it is closed or this process ends.
-
-    A line that a killed process cut is taken off first. Raises ValueError where the folder's file
-    system has no locks.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
+def open_records(folder: Path) -> TextIO:
+    """A folder's records, to append lines to. A line that a killed process cut is taken off."""
+    path = folder / RECORDS
+    folder.mkdir(parents=True, exist_ok=True)
     file = path.open("a", encoding="utf-8", buffering=1)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError as error:
-        file.close()
-        mend = "name one on a file system that has locks"
-        raise refusal("--out", str(path.parent), f"cannot lock a file ({error})", mend) from error
     whole = path.read_bytes()
     if not whole.endswith(b"\n"):
         file.truncate(whole.rfind(b"\n") + 1)
@@ -59,25 +45,25 @@ def open_records(path: Path) -> TextIO:
 
 
 def read_records(folder: Path) -> dict[Key, Record]:
-    """Every rank's records by key. A measurement replaces an error, the later one the earlier."""
+    """By key. A measurement replaces an error, the later one the earlier."""
     found: dict[Key, Record] = {}
-    for path in sorted(folder.glob("records-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            # The last line of a rank that still writes, or was killed.
-            if not line.endswith("\n"):
-                continue
-            record = json.loads(line)
-            key = key_of(record)
-            if "error" not in record or "error" in found.get(key, {"error": ""}):
-                found[key] = record
+    path = folder / RECORDS
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    # Behind the last end of a line is nothing, or what was cut when a run was killed.
+    for line in text.split("\n")[:-1]:
+        record = json.loads(line)
+        key = key_of(record)
+        if "error" not in record or "error" in found.get(key, {"error": ""}):
+            found[key] = record
     return found
 
 
 def write_counts(records: Iterable[Record], path: Path) -> None:
     """The records without their times, as CSV; the output as a digest of its token ids."""
-    columns, rows = (*Key._fields, *COUNTS), []
+    rows = []
     for record in records:
         if "output_ids" in record:
             digest = hashlib.sha256(json.dumps(record["output_ids"]).encode()).hexdigest()[:16]
-            rows.append({**{name: record[name] for name in columns}, "output": digest})
-    write_csv(rows, path, [*columns, "output"])
+            counts = {name: record[name] for name in (*Key._fields, *COUNTS)}
+            rows.append(counts | {"output": digest})
+    write_csv(rows, path)

@@ -10,7 +10,7 @@ from vllm_eagle_pangu.bench.experiments.base import Result, Row, speedup_text
 from vllm_eagle_pangu.bench.experiments.throughput import compared
 from vllm_eagle_pangu.bench.figures import draw_figures
 from vllm_eagle_pangu.bench.records import Record, write_counts
-from vllm_eagle_pangu.measure.files import markdown, write_csv, write_json, write_json_lines
+from vllm_eagle_pangu.measure.files import markdown, write_csv, write_json
 
 # Left out of the Markdown tables, which stay narrow; the CSV files have every column.
 HIDDEN = {"kind", "prompts", "repeats", "sampler_ms", "draft_ms"}
@@ -34,15 +34,10 @@ def write_results(
     provenance: Mapping[str, Any],
     config: Mapping[str, Any],
     results: list[Result],
-    missing: Mapping[int, list[str]],
     records: list[Record],
     out: Path,
 ) -> None:
-    """Write everything into `out`.
-
-    `missing`: prompts without a record, by the rank that died; `records`: sorted.
-    """
-    write_json_lines(records, out / "records.jsonl")
+    """Write everything into `out`; `records`: sorted."""
     write_counts(records, out / "counts.csv")
     for result in results:
         write_csv(result.rows, out / f"{result.key}.csv")
@@ -51,23 +46,20 @@ def write_results(
         if result.key == "E1" and result.rows:
             write_json(compared(result.rows), out / "compare.json")
     pictures = draw_figures(results, out)
-    found = {"provenance": provenance, "config": config, "missing": missing}
-    found["experiments"] = {result.key: asdict(result) for result in results}
+    experiments = {result.key: asdict(result) for result in results}
+    found = {"provenance": provenance, "config": config, "experiments": experiments}
     write_json(found, out / "results.json")
-    text = report(results, missing, provenance, pictures)
+    text = report(results, provenance, pictures)
     (out / "report.md").write_text(text, encoding="utf-8")
 
 
 def report(
     results: list[Result],
-    missing: Mapping[int, list[str]],
     provenance: Mapping[str, Any],
     pictures: Mapping[str, list[str]],
 ) -> str:
     """report.md: tables, and sentences of their numbers; `pictures`: file names by experiment."""
     parts = ["# Benchmark", _machine(provenance)]
-    for rank, prompts in missing.items():
-        parts.append(f"**Rank {rank} did not finish.** Not measured: {', '.join(prompts)}.")
     for result in results:
         parts.append(f"## {result.key} {result.title}")
         parts += [f"- {sentence}" for sentence in result.conclusions]

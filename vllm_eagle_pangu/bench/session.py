@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures groups on this rank's prompts, recording every answer as soon as it is there."""
+"""Measures groups, recording every answer as soon as it is there."""
 
 import json
 import time
 import zlib
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from vllm_eagle_pangu.bench.engines import STOP_TIMEOUT_S, EngineError, EnginePool, Request
+from vllm_eagle_pangu.bench.engines import EngineError, EnginePool, Request
 from vllm_eagle_pangu.bench.experiments.base import Bench
 from vllm_eagle_pangu.bench.groups import Group, rounds
-from vllm_eagle_pangu.bench.records import Key, Record, open_records, read_records, record_file
-from vllm_eagle_pangu.bench.sharding import Rank
+from vllm_eagle_pangu.bench.records import Key, Record, open_records, read_records
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.prompts import Prompt
 
@@ -20,64 +19,59 @@ SETTLE_S = 0.25
 
 
 class Session:
-    """The engines and the records of one rank."""
+    """The engines and the records of a run."""
 
-    def __init__(self, bench: Bench, rank: Rank) -> None:
-        self.bench, self.config, self.rank = bench, bench.config, rank
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.config = bench, bench.config
         options = asdict(bench.config.engine) | {"seed": bench.config.seed}
         options["kv_cache_memory_bytes"] = options.pop("kv_cache_bytes")
-        self._pool = EnginePool(str(bench.target), options, bench.config.hosts)
+        self.pool = EnginePool(str(bench.target), options, bench.config.hosts)
         self.records = read_records(bench.out)
-        self._file = open_records(record_file(bench.out, rank.rank))
+        self._file = open_records(bench.out)
 
     def close(self) -> None:
-        self.end_engines()
+        self.pool.close()
         self._file.close()
-
-    def end_engines(self, patience_s: float = STOP_TIMEOUT_S) -> None:
-        """All of them: for what needs the machine to itself, or because the run is broken off."""
-        self._pool.close(patience_s)
 
     def has(self, key: Key) -> bool:
         return "error" not in self.records.get(key, {"error": ""})
 
     def record(self, key: Key, content: Record) -> None:
         """Keep and append one record; `content` without the key."""
-        record = {**key._asdict(), **content, "rank": self.rank.rank}
+        record = {**key._asdict(), **content}
         self.records[key] = record
         self._file.write(json.dumps(record) + "\n")
 
     def measure(self, group: Group) -> None:
-        """Measure what is missing of a group, on the prompts of this rank."""
-        own = replace(group, prompts=tuple(p for p in group.prompts if self.rank.owns(p.index)))
-        answers = own.answers(self.config.repeats)
-        missing = {key.method for _, key in answers if not self.has(key)}
-        engines = {m: self._engine(own, m) for m in own.methods if m.name in missing}
+        """Measure what is missing of a group."""
+        keys = group.keys(self.config.repeats)
+        missing = {key.method for key in keys if not self.has(key)}
+        engines = {m: self._engine(group, m) for m in group.methods if m.name in missing}
         if not engines:
             return
         begin = time.monotonic()
-        errors = self._pool.load(dict(engines.values()))
+        errors = self.pool.load(dict(engines.values()))
         for method, (name, _) in engines.items():
             if name in errors:
-                self._give_up(own, method, errors[name])
+                self._give_up(group, method, errors[name])
         loaded = time.monotonic()
-        for repeat, method, block in rounds(own, self.config.repeats):
+        for repeat, method, block in rounds(group, self.config.repeats):
             if method in engines:
-                self._measure_block(own, method, engines[method][0], block, repeat)
+                self._measure_block(group, method, engines[method][0], block, repeat)
         for name, config in engines.values():
             # A trace is complete once its engine has ended.
             if config and "trace_dir" in config:
-                self._pool.end(name)
+                self.pool.end(name)
         print(
-            f"[rank {self.rank.rank}] {group.experiment} {group.name}: {len(engines)} methods, "
-            f"{len(own.prompts)} prompts, engines {loaded - begin:.0f} s, "
+            f"{group.experiment} {group.name}: {len(engines)} methods, "
+            f"{len(group.prompts)} prompts, engines {loaded - begin:.0f} s, "
             f"measuring {time.monotonic() - loaded:.0f} s",
             flush=True,
         )
 
     def _engine(self, group: Group, method: Method) -> tuple[str, dict[str, Any] | None]:
         """Its name and speculative configuration. Only this plugin's methods have traces."""
-        traces = self.bench.out / "traces" / f"rank-{self.rank.rank}" / method.name
+        traces = self.bench.out / "traces" / method.name
         folder = str(traces) if group.traced else None
         config = method.speculative_config(str(self.bench.head), folder)
         traced = " traced" if config and "trace_dir" in config else ""
@@ -88,7 +82,7 @@ class Session:
     ) -> None:
         """Turn after turn what is missing, as long as the engine of that name lives."""
         for turn in range(max(len(prompt.turns) for prompt in block)):
-            if name not in self._pool.hosts:
+            if name not in self.pool.hosts:
                 return
             requests: dict[Key, Request] = {}
             for prompt in block:
@@ -97,13 +91,13 @@ class Session:
                     requests |= self._request(prompt, key)
             if not requests:
                 continue
-            host = self._pool.hosts[name]
+            host = self.pool.hosts[name]
             try:
                 answers = host.measure(list(requests.values()), group.forward_times)
                 for key, figures in zip(requests, answers, strict=True):
                     self.record(key, figures)
             except EngineError as error:
-                self._pool.fail(name, error)
+                self.pool.fail(name, error)
                 self._give_up(group, method, str(error))
             time.sleep(SETTLE_S)
 
@@ -122,13 +116,13 @@ class Session:
         params: dict[str, Any] = {"max_tokens": tokens, "ignore_eos": self.config.ignore_eos}
         params["temperature"] = key.temperature
         if key.temperature > 0:
-            # Of the prompt and the repeat alone: the same whichever rank asks.
+            # Of the prompt and the repeat alone: the same for every method.
             place = f"{key.prompt} {key.turn} {key.repeat}"
             params["seed"] = self.config.seed + zlib.crc32(place.encode())
         return {key: {"id": " ".join(map(str, key)), "ids": ids, "params": params}}
 
     def _give_up(self, group: Group, method: Method, error: str) -> None:
-        print(f"[rank {self.rank.rank}] {group.experiment} {method.name}: {error}", flush=True)
-        for _, key in group.answers(self.config.repeats):
+        print(f"{group.experiment} {method.name}: {error}", flush=True)
+        for key in group.keys(self.config.repeats):
             if key.method == method.name and not self.has(key):
                 self.record(key, {"error": error})

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from vllm_eagle_pangu.bench.groups import Group
 from vllm_eagle_pangu.bench.records import Record, key_of
 from vllm_eagle_pangu.measure.method import Method
-from vllm_eagle_pangu.measure.statistics import percentile, rate, spread_of
-from vllm_eagle_pangu.measure.statistics import tau as tau_of
+from vllm_eagle_pangu.measure.statistics import percentile, rate, spread_of, tau
 
 # A method's in one group, each to a prompt's turn in a repeat.
 Answers = list[Record]
@@ -39,20 +38,6 @@ def median(answers: Answers, name: str) -> Any:
     return statistics.median(found) if found else None
 
 
-def tau(answers: Answers) -> float | None:
-    """Tokens per target forward, bonus included; None without a draft."""
-    return tau_of(*(sum(record[name] for record in answers) for name in ("drafts", "accepted")))
-
-
-def tokens_per_second(answers: Answers) -> float:
-    """All tokens over all time, of each answer the median of its repeats."""
-    turns = grouped(answers, _turn_of).values()
-    return rate(
-        (repeats[0]["output_tokens"] for repeats in turns),
-        ([record["seconds"] for record in repeats] for repeats in turns),
-    )
-
-
 def speedups(answers: Answers, plain: Answers) -> tuple[list[float], list[float]]:
     """Ratios to plain decoding of the same repeat, in tokens per second.
 
@@ -70,17 +55,17 @@ def speedups(answers: Answers, plain: Answers) -> tuple[list[float], list[float]
 def summary(answers: Answers, plain: Answers) -> dict[str, Any]:
     """The row of a method: speed, latency, acceptance, and the spread of its speed-up."""
     steps = [step for record in answers for step in record["steps_ms"]]
-    mine, theirs = (
-        {place: repeats[0]["output_ids"] for place, repeats in grouped(each, _turn_of).items()}
-        for each in (answers, plain)
-    )
+    mine, theirs = (grouped(each, _turn_of) for each in (answers, plain))
     row: dict[str, Any] = {
         "prompts": len(mine),
-        "tokens_per_s": tokens_per_second(answers),
+        "tokens_per_s": rate(
+            (repeats[0]["output_tokens"] for repeats in mine.values()),
+            ([record["seconds"] for record in repeats] for repeats in mine.values()),
+        ),
         "ttft_ms": statistics.median(record["ttft_ms"] for record in answers),
         "tpot_ms": statistics.median(record["tpot_ms"] for record in answers),
         "step_ms": statistics.median(steps) if steps else None,
-        "tau": tau(answers),
+        "tau": tau(*(sum(record[name] for record in answers) for name in ("drafts", "accepted"))),
     }
     overall, single = speedups(answers, plain)
     if overall:
@@ -89,7 +74,10 @@ def summary(answers: Answers, plain: Answers) -> dict[str, Any]:
             "prompt_mean": statistics.mean(single),
             **{f"prompt_p{share}": percentile(single, share) for share in (50, 90, 99)},
             # Answers whose tokens are plain decoding's.
-            "same_as_plain": sum(theirs.get(place) == output for place, output in mine.items()),
+            "same_as_plain": sum(
+                place in theirs and theirs[place][0]["output_ids"] == repeats[0]["output_ids"]
+                for place, repeats in mine.items()
+            ),
         }
     return row
 

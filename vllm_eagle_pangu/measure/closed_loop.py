@@ -87,13 +87,12 @@ def measure(
         for loop in loops:
             loop.clients = batch
         tokens = batch * each if each else loops[0].turn(seconds=seconds)["tokens"]
-        took: dict[str, list[list[dict[str, Any]]]] = {loop.method.name: [] for loop in loops}
-        for turn, _, order in turns(loops, range(parts), rounds + warm):
+        took: dict[str, list[list[dict[str, Any]]]] = {
+            loop.method.name: [[] for _ in range(rounds + warm)] for loop in loops
+        }
+        for number, _, order in turns(loops, range(parts), rounds + warm):
             for loop in order:
-                of_loop = took[loop.method.name]
-                if turn == len(of_loop):
-                    of_loop.append([])
-                of_loop[turn].append(loop.turn(tokens / parts))
+                took[loop.method.name][number].append(loop.turn(tokens / parts))
         plain = [speed(turns_of) for turns_of in took[PLAIN.name][warm:]]
         for name, of_loop in took.items():
             speeds = [speed(turns_of) for turns_of in of_loop[warm:]]

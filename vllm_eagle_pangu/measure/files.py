@@ -31,11 +31,9 @@ def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_csv(
-    rows: Sequence[Mapping[str, Any]], path: Path, columns: Sequence[str] | None = None
-) -> None:
-    """`columns`: None for one of every key of any row."""
-    names = columns or list(dict.fromkeys(name for row in rows for name in row))
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """A column for every key of any row."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.DictWriter(file, names)
         lines.writeheader()

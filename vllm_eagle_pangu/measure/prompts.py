@@ -5,6 +5,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -36,19 +37,16 @@ INSTRUCTIONS = Path(__file__).with_name("instructions.jsonl")
 
 @dataclass(frozen=True)
 class Prompt:
-    """`index`: its place in the file, which decides the rank that measures it."""
-
     id: str
-    index: int
     turns: tuple[str, ...]
 
 
 def read_prompts(source: str, path: Path) -> list[Prompt]:
     """The prompts of a file of that kind, in its order. Raises ValueError as `read_lines` does."""
-    lines = enumerate(read_lines(path, _KEYS[source], "prompts.path"))
+    lines = read_lines(path, _KEYS[source], "prompts.path")
     if source == "mt_bench":
-        return [Prompt(f"mt-bench-{number}", index, turns) for index, (number, turns) in lines]
-    return [Prompt(name, index, (text,)) for index, (name, text) in lines]
+        return [Prompt(f"mt-bench-{number}", turns) for number, turns in lines]
+    return [Prompt(name, (text,)) for name, text in lines]
 
 
 def packaged_humaneval() -> Path:
@@ -109,14 +107,14 @@ class Conversations:
 
     def text(self, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
         """The text that is asked after `answers` to the earlier turns."""
-        turns = turns[: len(answers) + 1]
+        earlier = [part for pair in zip(turns, answers, strict=False) for part in pair]
+        said = [*earlier, turns[len(answers)]]
         if not self.chat:
-            earlier = [part for pair in zip(turns, answers, strict=False) for part in pair]
-            return "\n\n".join([*earlier, turns[-1]])
-        messages = [{"role": "user", "content": turns[0]}]
-        for answer, turn in zip(answers, turns[1:], strict=True):
-            messages.append({"role": "assistant", "content": answer})
-            messages.append({"role": "user", "content": turn})
+            return "\n\n".join(said)
+        roles = cycle(("user", "assistant"))
+        messages = [
+            {"role": role, "content": part} for role, part in zip(roles, said, strict=False)
+        ]
         return self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )

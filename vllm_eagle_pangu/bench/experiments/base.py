@@ -89,7 +89,7 @@ class Bench:
 
 
 class Experiment:
-    """One of E1 to E7. `groups` must not depend on what was measured: all ranks plan alike."""
+    """One of E1 to E7. `groups` must not depend on what was measured."""
 
     key: str
     title: str
@@ -110,7 +110,7 @@ class Experiment:
         return []
 
     def after(self, session: "Session") -> None:
-        """Measured by rank 0 alone, once every rank's records are there."""
+        """Measured once its groups are."""
 
     def fill(self, result: Result, records: list[Record]) -> None:
         """Put into `result`, which is empty, what the records say."""

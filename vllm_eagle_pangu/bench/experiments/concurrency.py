@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E5: a server under load. Measured by rank 0 alone, with no other engine on the machine."""
+"""E5: a server under load, with no other engine on the machine."""
 
 import contextlib
 from itertools import product
@@ -63,7 +63,7 @@ class Concurrency(Experiment):
         missing = {point[0] for point in points if not session.has(self._key(*point))}
         if not missing:
             return
-        session.end_engines()
+        session.pool.close()
         with contextlib.ExitStack() as stack:
             servers = {
                 method: stack.enter_context(bench_server(method, self.bench))
@@ -90,7 +90,7 @@ class Concurrency(Experiment):
                 # The other points are measured all the same.
                 except (RuntimeError, OSError) as error:
                     session.record(key, {"error": str(error)})
-            print(f"[rank 0] {self.key} concurrency {level} measured", flush=True)
+            print(f"{self.key} concurrency {level} measured", flush=True)
 
     def _point(self, loop: ServedLoop) -> dict[str, Any]:
         """A turn's figures. Raises RuntimeError where a request fails or too few tokens come."""

@@ -52,7 +52,7 @@ class Stages(Experiment):
                     result.errors.append(f"{method.name}: its traces hold no stage times")
 
     def _traces(self, method: str) -> Iterable[dict[str, Any]]:
-        for manifest in sorted(self.bench.out.glob(f"traces/rank-*/{method}/*/{MANIFEST}")):
+        for manifest in sorted(self.bench.out.glob(f"traces/{method}/*/{MANIFEST}")):
             yield from read_run(manifest.parent)
 
 
