@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from candidates import GrowOnly
 from engines import engine, prompts_of, save
 from simulator import EVERYTHING, OPS, SHAPE, STEPS, Machine, course, settled, speed
 
@@ -43,6 +42,10 @@ from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.files import markdown
 from vllm_eagle_pangu.measure.method import Method, adaptive, tree
+from vllm_eagle_pangu.step.accept import Accepted
+from vllm_eagle_pangu.step.drafter import Drafter
+from vllm_eagle_pangu.step.grow import Deepen, Drafted
+from vllm_eagle_pangu.step.head import TargetStates
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 # Steps with trees, or without, one behind the other; how often all is decoded to see what it takes.
@@ -55,6 +58,29 @@ FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), 
 
 
 # ---- what is recorded ----
+
+
+class GrowOnly(Drafter[Any]):
+    """A `Drafter`: grows trees of one shape, and hands out none, so that the next step decodes one
+    token. `grown`: by request, a batch of one tree for each of its tokens in turn."""
+
+    def __init__(self, drafter: Drafter, shape: TreeShape) -> None:
+        self.drafter, self.shape = drafter, shape
+        self.grown: dict[str, list[TreeBatch]] = {}
+        self._ids: list[str] = []
+
+    def requests(self, accepted: Accepted) -> Sequence[int]:
+        return self.drafter.requests(accepted)
+
+    def extend(self, accepted: Accepted, target: TargetStates, requests: Sequence[int]) -> Any:
+        self._ids = [accepted.placed.view.requests[request].id for request in requests]
+        return self.drafter.extend(accepted, target, requests)
+
+    def grow(self, state: Any, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
+        (trees,) = self.drafter.grow(state, [self.shape] * len(plan), deepen).trees
+        for row, request in enumerate(self._ids):
+            self.grown.setdefault(request, []).append(trees.tree.select(torch.tensor([row])))
+        return Drafted()
 
 
 class Ranging(TreePolicy):
