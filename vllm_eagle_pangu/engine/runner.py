@@ -26,8 +26,10 @@ from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds
-from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
-from vllm_eagle_pangu.engine.page_proof import require_readable_pages
+from vllm_eagle_pangu.engine.loaded_layers import (
+    require_readable_pages,
+    require_tree_attention,
+)
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
 from vllm_eagle_pangu.engine.sampling import draw
 from vllm_eagle_pangu.engine.step_memory import StepMemory
@@ -41,10 +43,9 @@ from vllm_eagle_pangu.step.drafter import Eagle3Drafter
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
-from vllm_eagle_pangu.step.report import Unseen
 from vllm_eagle_pangu.step.rows import LayerScratch
 from vllm_eagle_pangu.step.stages import Stages
-from vllm_eagle_pangu.step.step import Step
+from vllm_eagle_pangu.step.step import Step, Unseen
 from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:
