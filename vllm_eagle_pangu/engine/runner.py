@@ -82,7 +82,6 @@ class TreeRunnerMixin(GPUModelRunner):
     """Overrides of `GPUModelRunner`; mix in before a platform's runner.
 
     `device_implementation`: which implementation of the kernels the platform runs.
-    `head_class`: the head on the platform's layers.
     `strided_pages`: whether one call of `commit_pages` can write its KV pages, of all layers;
     otherwise each layer writes with vLLM's own op.
     `emits_first`: whether clients get a step's tokens before the next trees are drafted. For hosts:
@@ -90,7 +89,6 @@ class TreeRunnerMixin(GPUModelRunner):
     """
 
     device_implementation: ClassVar[str]
-    head_class: ClassVar[type[DraftHead]] = DraftHead
     strided_pages: ClassVar[bool] = False
     emits_first: ClassVar[bool] = False
     speculative_config: "SpeculativeConfig | None"
@@ -121,6 +119,10 @@ class TreeRunnerMixin(GPUModelRunner):
         """Of tree attention, where it is another one than that of the other ops."""
         return "reference" if forced_eager_attention() else None
 
+    def load_head(self) -> DraftHead:
+        """The head that vLLM's proposer loaded, on the platform's layers."""
+        return DraftHead(self.drafter, self.ops)
+
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         self.ops.prepare(self.dtype)
         logger.info_once(
@@ -137,7 +139,7 @@ class TreeRunnerMixin(GPUModelRunner):
             min(self.max_model_len, self.effective_drafter_max_model_len),
             self.tree_config.drafter_window,
         )
-        self.draft_head = self.head_class(self.drafter, self.ops)
+        self.draft_head = self.load_head()
         self.pages = TargetPages(self.ops, check=self.reference_mode)
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
         self.step = Step(

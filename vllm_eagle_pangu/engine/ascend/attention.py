@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm.model_executor.layers.attention import Attention
     from vllm_ascend.attention.attention_v1 import AscendMetadata
 
-    from vllm_eagle_pangu.engine.ascend.head_pass import HeadTreeMetadata
+    from vllm_eagle_pangu.engine.ascend.draft_head import HeadTreeMetadata
 
 KVPages = tuple[torch.Tensor, torch.Tensor]
 

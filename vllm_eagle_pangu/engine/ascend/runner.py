@@ -14,7 +14,7 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.engine.ascend.head_pass import AscendDraftHead
+from vllm_eagle_pangu.engine.ascend.draft_head import AscendDraftHead
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 from vllm_eagle_pangu.env import DISABLE_NPU_FUSED, npu_attention
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import AttentionLayer, refuse_beyond_limits
@@ -47,11 +47,14 @@ class TreeNPUModelRunner(TreeRunnerMixin, NPUModelRunner):
     """
 
     device_implementation = "reference"
-    head_class = AscendDraftHead
 
     def attention_implementation(self) -> str:
         """See `TreeRunnerMixin`: Ascend's own operators, unless switched off."""
         return "reference" if self.reference_mode else npu_attention()
+
+    def load_head(self) -> AscendDraftHead:
+        """See `TreeRunnerMixin`."""
+        return AscendDraftHead(self.drafter, self.ops)
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         """Raises ValueError for a layer beyond the limits of Ascend's operators."""

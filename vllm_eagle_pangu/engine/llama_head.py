@@ -1,106 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass of an EAGLE-3 head, as few operator calls as it takes.
+"""One pass of a one-layer Llama head on CPU, as few operator calls as it takes.
 
 A tree step runs the head D times on a handful of rows, where vLLM's layers spend most of their
-time between the operators. `HeadPass` calls the operators of a one-layer Llama head directly, with
-vLLM's own weights and kernels; every other head goes through its `forward`.
+time between the operators: these are called directly here, with vLLM's own weights and kernels.
 """
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch.nn.functional import embedding
 from vllm import _custom_ops as ops
-from vllm.forward_context import set_forward_context
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+from vllm.v1.spec_decode.eagle import EagleProposer
 
+from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.engine.draft_head import DraftHead, TreeOnlyMetadata
 from vllm_eagle_pangu.step.head import States
-from vllm_eagle_pangu.step.rows import TreeRows
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
     from vllm.model_executor.layers.layernorm import RMSNorm
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.v1.attention.backend import AttentionMetadata
 
 
-@dataclass(frozen=True)
-class TreeOnlyMetadata:
-    """Attention metadata of a pass in which every row belongs to a tree."""
-
-    tree: TreeRows
-
-
-def head_pass(model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]) -> "Pass":
-    """The fastest pass that runs this head."""
-    if _is_plain_llama(model):
-        return HeadPass(model, vllm_config, layer_names)
-    return Pass(model, vllm_config, layer_names)
-
-
-class Pass:
-    """Runs any head over n rows, through its own `forward`."""
-
-    def __init__(
-        self, model: torch.nn.Module, vllm_config: "VllmConfig", layer_names: list[str]
-    ) -> None:
-        self.model = model
-        self.vllm_config = vllm_config
-        self.layer_names = layer_names
-
-    def __call__(
-        self,
-        # [n] int64
-        tokens: torch.Tensor,
-        # [n] int64
-        positions: torch.Tensor,
-        # [n, H], overwritten
-        hidden: torch.Tensor,
-        metadata: "AttentionMetadata | TreeOnlyMetadata",
-        # [n] page slots, or None when the K/V of these rows is not for the pages
-        slots: torch.Tensor | None,
-    ) -> States:
-        """States for the logits and for the next pass, `[n, H]` each."""
-        with self.context(tokens.shape[0], metadata, slots):
-            return self.model(
-                input_ids=tokens.int(),
-                positions=positions,
-                hidden_states=hidden,
-                inputs_embeds=None,
-            )
-
-    def context(
-        self,
-        rows: int,
-        metadata: "AttentionMetadata | TreeOnlyMetadata",
-        slots: torch.Tensor | None,
-    ) -> AbstractContextManager[None]:
-        """In which the layers find their metadata and slots."""
-        return set_forward_context(
-            dict.fromkeys(self.layer_names, metadata),
-            self.vllm_config,
-            num_tokens=rows,
-            slot_mapping={} if slots is None else dict.fromkeys(self.layer_names, slots),
-        )
-
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """`[n, V_d]` logits over the draft vocabulary."""
-        return self.model.logits_processor(self.model.lm_head, states)
-
-
-class HeadPass(Pass):
-    """A one-layer Llama head on CPU, operator by operator.
+class LlamaHead(DraftHead):
+    """A head that `is_plain_llama`, operator by operator.
 
     Source of the mathematics: vllm/model_executor/models/llama_eagle3.py.
     """
 
-    def __init__(
-        self, model: Eagle3LlamaForCausalLM, vllm_config: "VllmConfig", layer_names: list[str]
-    ) -> None:
-        super().__init__(model, vllm_config, layer_names)
-        inner = model.model
+    rowwise = True
+
+    def __init__(self, proposer: EagleProposer, ops: Ops) -> None:
+        super().__init__(proposer, ops)
+        inner = proposer.model.model
         (layer,) = inner.layers
         self.embedding = inner.embed_tokens.weight
         self.layer, self.attention, self.mlp = layer, layer.self_attn, layer.mlp
@@ -109,7 +42,7 @@ class HeadPass(Pass):
         rotary = self.attention.rotary_emb
         self.rope = (rotary.head_size, rotary.cos_sin_cache, rotary.is_neox_style)
 
-    def __call__(
+    def run(
         self,
         tokens: torch.Tensor,
         positions: torch.Tensor,
@@ -117,7 +50,7 @@ class HeadPass(Pass):
         metadata: "AttentionMetadata | TreeOnlyMetadata",
         slots: torch.Tensor | None,
     ) -> States:
-        """See `Pass`."""
+        """See `DraftHead`."""
         x, normed = self._inputs(tokens, hidden)
         residual = normed.clone() if self.norm_before_residual else hidden
         query, key, value = self._projected(x, positions)
@@ -137,15 +70,17 @@ class HeadPass(Pass):
 
     def read(
         self,
-        tokens: torch.Tensor,  # [n] int64
-        positions: torch.Tensor,  # [n] int64
-        hidden: torch.Tensor,  # [n, H]
-        slots: torch.Tensor,  # [n], -1 for nowhere
-    ) -> None:
-        """Write the K/V of these rows to the pages, and compute nothing else of them."""
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        taps: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `Head`: computes nothing of the rows but what is written to the pages."""
+        hidden = self.model.combine_hidden_states(taps)
         layer = self.attention.attn
         _, key, value = self._projected(self._inputs(tokens, hidden)[0], positions)
         layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
+        return hidden
 
     def _inputs(
         self, tokens: torch.Tensor, hidden: torch.Tensor
@@ -169,8 +104,8 @@ class HeadPass(Pass):
         return query.view(shape), key.view(shape), value.view(shape)
 
 
-def _is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:
-    """Whether `HeadPass` does what the head's `forward` does: on CPU, unquantised, one layer.
+def is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:
+    """Whether `LlamaHead` does what the head's `forward` does: on CPU, unquantised, one layer.
 
     Not of a layer with a window: its pages are a KV group of their own, vLLM shares memory among
     groups, and a row that is read late would be written over what is another group's by then.
