@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
 
-@dataclass(frozen=True)
+@dataclass
 class TreeOnlyMetadata:
-    """Attention metadata of a pass in which every row belongs to a tree."""
+    """Attention metadata of a pass in which every row belongs to a tree.
+
+    `slot_mapping: [n]`: for vllm-ascend's layers, which find page slots in their metadata.
+    """
 
     tree: TreeRows
+    slot_mapping: torch.Tensor | None = None
 
 
 class DraftHead:

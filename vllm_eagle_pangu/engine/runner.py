@@ -310,7 +310,7 @@ class TreeRunnerMixin(GPUModelRunner):
     ) -> Any:
         if isinstance(self.in_flight, Unseen):
             prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
-            self.step.miss(slots_of(self, self.in_flight.rows))
+            self.step.drafter.miss(slots_of(self, self.in_flight.rows))
             return prepared
         self.stages.enter("prepare")
         # Without trees it is a plain batch, which vLLM prepares so where nobody speculates.

@@ -46,15 +46,11 @@ class Step:
     rests: bool = False
 
     def begin(self, batch: int, rows: int, has_trees: bool) -> Unseen | None:
-        """A step begins. Where it is of a rest and nobody watches it, it passes unseen, and `miss`
-        and `end` take the place of all that follows."""
+        """A step begins. Where it is of a rest and nobody watches it, it passes unseen: its rows
+        are the drafter's to `miss`, and only `end` follows."""
         asked = batch > 0 and not has_trees and self.drafter.may_miss
         self.rests = asked and self.policy.rests(batch)
         return Unseen(batch, rows) if self.rests and not self.stages.observers else None
-
-    def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
-        """The drafter leaves out what the step writes into `slots: [N]`, by KV cache group."""
-        self.drafter.miss(slots)
 
     def before(self, view: BatchView, scheduled: Sequence[ScheduledTree]) -> Placed:
         """Place the scheduled trees, in the order of their requests."""
@@ -77,7 +73,7 @@ class Step:
     def draft(self, accepted: Accepted, target: TargetStates) -> Drafted:
         """Grow the trees that the next step verifies."""
         if self.rests:
-            self.miss(accepted.placed.view.slots)
+            self.drafter.miss(accepted.placed.view.slots)
             return Drafted()
         requests = accepted.placed.view.requests
         able = self.drafter.requests(accepted)

@@ -3,7 +3,6 @@
 
 import copy
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,16 +18,6 @@ if TYPE_CHECKING:
     from vllm_eagle_pangu.step.extend import Extension
 
 
-@dataclass(frozen=True)
-class HeadTreeMetadata(TreeOnlyMetadata):
-    """Of a pass in which every row belongs to a tree.
-
-    `slot_mapping: [n]`, or None: vllm-ascend's layers find page slots in their metadata.
-    """
-
-    slot_mapping: torch.Tensor | None
-
-
 class AscendDraftHead(DraftHead):
     """`step.head.Head`, loaded by vllm-ascend's proposer, inside vllm-ascend's forward context."""
 
@@ -39,11 +28,7 @@ class AscendDraftHead(DraftHead):
         slots: torch.Tensor | None,
     ) -> AbstractContextManager[None]:
         """See `DraftHead`."""
-        slots = None if slots is None else slots.int()
-        if isinstance(metadata, TreeOnlyMetadata):
-            metadata = HeadTreeMetadata(metadata.tree, slots)
-        else:
-            metadata.slot_mapping = slots
+        metadata.slot_mapping = None if slots is None else slots.int()
         return set_ascend_forward_context(
             dict.fromkeys(self.layer_names, metadata),
             self.proposer.vllm_config,
