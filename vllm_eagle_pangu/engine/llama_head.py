@@ -5,6 +5,7 @@ A tree step runs the head D times on a handful of rows, where vLLM's layers spen
 time between the operators: these are called directly here, with vLLM's own weights and kernels.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -35,12 +36,20 @@ class LlamaHead(DraftHead):
         super().__init__(proposer, ops)
         inner = proposer.model.model
         (layer,) = inner.layers
+        attention, mlp, rotary = layer.self_attn, layer.mlp, layer.self_attn.rotary_emb
+        # Bound once: a module looks for its parts in Python, at each access.
         self.embedding = inner.embed_tokens.weight
-        self.layer, self.attention, self.mlp = layer, layer.self_attn, layer.mlp
-        self.final_norm, self.norm_output = inner.norm, inner.norm_output
-        self.norm_before_residual = bool(getattr(inner.config, "norm_before_residual", False))
-        rotary = self.attention.rotary_emb
+        self.input_norm = _norm_of(layer.input_layernorm)
+        self.hidden_norm = _norm_of(layer.hidden_norm)
+        self.mlp_norm = _norm_of(layer.post_attention_layernorm)
+        self.final_norm = _norm_of(inner.norm)
+        self.qkv_proj, self.o_proj = _linear_of(attention.qkv_proj), _linear_of(attention.o_proj)
+        self.qkv_sizes = [attention.q_size, attention.kv_size, attention.kv_size]
         self.rope = (rotary.head_size, rotary.cos_sin_cache, rotary.is_neox_style)
+        self.attention = attention.attn
+        self.gate_up_proj, self.down_proj = _linear_of(mlp.gate_up_proj), _linear_of(mlp.down_proj)
+        self.norm_output = inner.norm_output
+        self.norm_before_residual = bool(getattr(inner.config, "norm_before_residual", False))
 
     def run(
         self,
@@ -54,17 +63,17 @@ class LlamaHead(DraftHead):
         x, normed = self._inputs(tokens, hidden)
         residual = normed.clone() if self.norm_before_residual else hidden
         query, key, value = self._projected(x, positions)
-        layer = self.attention.attn
+        layer = self.attention
         if slots is not None:
             layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
         attended = x.new_empty(query.shape)
         layer.impl.forward(layer, query, key, value, layer.kv_cache, metadata, attended)
-        x = _linear(self.attention.o_proj, attended.view(x.shape[0], -1))
-        _add_norm(x, residual, self.layer.post_attention_layernorm)
-        gate_up = _linear(self.mlp.gate_up_proj, x)
-        gated = torch.empty_like(gate_up[:, : gate_up.shape[1] // 2])
+        x = self.o_proj(attended.view(x.shape[0], -1))
+        _add_norm(x, residual, self.mlp_norm)
+        gate_up = self.gate_up_proj(x)
+        gated = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
         torch.ops._C.silu_and_mul(gated, gate_up)
-        x = _linear(self.mlp.down_proj, gated)
+        x = self.down_proj(gated)
         _add_norm(x, residual, self.final_norm)
         return x, x if self.norm_output else residual
 
@@ -77,7 +86,7 @@ class LlamaHead(DraftHead):
     ) -> torch.Tensor:
         """See `Head`: computes nothing of the rows but what is written to the pages."""
         hidden = self.model.combine_hidden_states(taps)
-        layer = self.attention.attn
+        layer = self.attention
         _, key, value = self._projected(self._inputs(tokens, hidden)[0], positions)
         layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, slots)
         return hidden
@@ -86,21 +95,18 @@ class LlamaHead(DraftHead):
         self, tokens: torch.Tensor, hidden: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What attention projects, `[n, 2 H]`, and its second half."""
-        embeds = _norm(embedding(tokens, self.embedding), self.layer.input_layernorm)
-        normed = _norm(hidden, self.layer.hidden_norm)
+        embeds = _norm(embedding(tokens, self.embedding), self.input_norm)
+        normed = _norm(hidden, self.hidden_norm)
         return torch.cat((embeds, normed), -1), normed
 
     def _projected(
         self, x: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value, `[n, heads, head_size]`, at their positions."""
-        attention = self.attention
-        qkv = _linear(attention.qkv_proj, x)
-        sizes = [attention.q_size, attention.kv_size, attention.kv_size]
-        query, key, value = qkv.split(sizes, dim=-1)
+        query, key, value = self.qkv_proj(x).split_with_sizes(self.qkv_sizes, -1)
         head_size, cos_sin, is_neox = self.rope
         ops.rotary_embedding(positions, query, key, head_size, cos_sin, is_neox)
-        shape = (x.shape[0], -1, attention.attn.head_size)
+        shape = (x.shape[0], -1, self.attention.head_size)
         return query.view(shape), key.view(shape), value.view(shape)
 
 
@@ -126,16 +132,21 @@ def is_plain_llama(model: torch.nn.Module) -> TypeGuard[Eagle3LlamaForCausalLM]:
     )
 
 
-def _linear(linear: "LinearBase", x: torch.Tensor) -> torch.Tensor:
-    return linear.cpu_linear(x, linear.weight, linear.bias)
+def _linear_of(linear: "LinearBase") -> Callable[[torch.Tensor], torch.Tensor]:
+    run, weight, bias = linear.cpu_linear, linear.weight, linear.bias
+    return lambda x: run(x, weight, bias)
 
 
-def _norm(x: torch.Tensor, norm: "RMSNorm") -> torch.Tensor:
+def _norm_of(norm: "RMSNorm") -> tuple[torch.Tensor, float]:
+    return norm.weight, norm.variance_epsilon
+
+
+def _norm(x: torch.Tensor, norm: tuple[torch.Tensor, float]) -> torch.Tensor:
     out = torch.empty_like(x)
-    torch.ops._C.rms_norm(out, x, norm.weight, norm.variance_epsilon)
+    torch.ops._C.rms_norm(out, x, *norm)
     return out
 
 
-def _add_norm(x: torch.Tensor, residual: torch.Tensor, norm: "RMSNorm") -> None:
+def _add_norm(x: torch.Tensor, residual: torch.Tensor, norm: tuple[torch.Tensor, float]) -> None:
     """`residual += x`, then `x = norm(residual)`."""
-    torch.ops._C.fused_add_rms_norm(x, residual, norm.weight, norm.variance_epsilon)
+    torch.ops._C.fused_add_rms_norm(x, residual, *norm)
