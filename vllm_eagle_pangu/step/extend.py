@@ -12,7 +12,7 @@ import torch
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
-from vllm_eagle_pangu.kernels.indices import causal, index_range
+from vllm_eagle_pangu.kernels.indices import index_range, spans
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.rows import ChainRows
@@ -72,18 +72,13 @@ class Extension:
                 prefix_len=[view.requests[request].committed for request in scheduled],
             )
             places, there, prefix_len = sent["places"], sent["requests"], sent["prefix_len"]
-        start, path_rows = self.rows.query_start[places].int(), self.limits.depth + 1
-        count = torch.full_like(start, path_rows)
-        return ChainRows(
-            block_table=view.block_tables[self.group].index_select(0, there),
-            prefix_len=prefix_len.int(),
-            query_start=start,
-            query_count=count,
-            key_start=start,
-            key_count=count,
-            visible=causal(path_rows, view.device).expand(len(scheduled), -1, -1),
+        return ChainRows.of(
+            view.block_tables[self.group].index_select(0, there),
+            prefix_len,
+            self.rows.query_start[places].int(),
+            self.limits.depth + 1,
+            self.limits.prefix_start(prefix_len),
             covers_batch=len(scheduled) == len(self.requests),
-            prefix_start=self.limits.prefix_start(prefix_len),
         )
 
 
@@ -147,15 +142,18 @@ def extend(
         last, state = head.extend(extension, taps, target.attention)
     if not requests:
         return None
-    there = upload(view.device, requests=requests, places=np.searchsorted(reading, requests))
-    sample = rows.sample_rows[there["places"]]
+    sample, block_table = rows.sample_rows, view.block_tables[group]
+    if len(requests) < view.batch_size:
+        there = upload(view.device, requests=requests, places=np.searchsorted(reading, requests))
+        sample, block_table = sample[there["places"]], block_table[there["requests"]]
     tokens, positions = rows.tokens[sample], rows.positions[sample]
-    block_table = view.block_tables[group].index_select(0, there["requests"])
     read_from = None
     if head.rowwise:
         if unread.missed.any:
             read_from = unread.missed.starts(block_table, positions)
-        alone = _single_rows(block_table, positions, limits.prefix_start(positions, read_from))
+        start, _ = spans(len(requests), 1, 1, view.device)
+        prefix_start = limits.prefix_start(positions, read_from)
+        alone = ChainRows.of(block_table, positions, start, 1, prefix_start)
         last, state = head.level(tokens, positions, hidden[sample], alone)
     else:
         last, state = last[sample], state[sample]
@@ -167,27 +165,6 @@ def extend(
         state=state,
         block_table=block_table,
         read_from=read_from,
-    )
-
-
-def _single_rows(
-    block_table: torch.Tensor,  # [k, P]
-    positions: torch.Tensor,  # [k]
-    prefix_start: torch.Tensor | None,  # [k]
-) -> ChainRows:
-    """A row each of k requests, behind all their pages."""
-    row = index_range(positions.shape[0], positions.device).int()
-    one = torch.ones_like(row)
-    return ChainRows(
-        block_table=block_table,
-        prefix_len=positions.int(),
-        query_start=row,
-        query_count=one,
-        key_start=row,
-        key_count=one,
-        visible=torch.ones((len(row), 1, 1), dtype=torch.bool, device=row.device),
-        covers_batch=True,
-        prefix_start=prefix_start,
     )
 
 

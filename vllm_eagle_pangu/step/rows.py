@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.kernels.indices import causal, index_range, spans
 from vllm_eagle_pangu.kernels.tree_attention import AttentionRows
 
 # [X, Hk, K] each: rows of keys and of values.
@@ -69,6 +69,29 @@ class TreeRows(AttentionRows):
 @dataclass(frozen=True)
 class ChainRows(TreeRows):
     """Rows of each request that follow each other behind its prefix, all with their causal mask."""
+
+    @classmethod
+    def of(
+        cls,
+        block_table: torch.Tensor,  # [T, P] int32
+        prefix_len: torch.Tensor,  # [T] int64
+        start: torch.Tensor,  # [T] int32: the first row of each request
+        rows: int,  # of each
+        prefix_start: torch.Tensor | None,  # [T] int32
+        covers_batch: bool = True,
+    ) -> "ChainRows":
+        _, count = spans(len(start), rows, rows, start.device)
+        return cls(
+            block_table=block_table,
+            prefix_len=prefix_len.int(),
+            query_start=start,
+            query_count=count,
+            key_start=start,
+            key_count=count,
+            visible=causal(rows, start.device).expand(len(start), -1, -1),
+            covers_batch=covers_batch,
+            prefix_start=prefix_start,
+        )
 
     def within(self, window: int) -> TreeRows:
         """Each row as a request of its own, for each has another first key."""
