@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import pad
 from vllm.forward_context import set_forward_context
 from vllm.v1.spec_decode.eagle import EagleProposer
 
@@ -139,14 +140,14 @@ class DraftHead:
         if extension.trees is not None and extension.trees.covers_batch:
             return TreeOnlyMetadata(extension.trees)
         assert common is not None
-        rows, host_start, lens = extension.rows, extension.query_start, extension.seq_lens
-        host_start = torch.from_numpy(host_start).int()
+        rows, lens = extension.rows, extension.seq_lens
+        counts = torch.from_numpy(extension.counts)
         common = copy.copy(common)
         common.num_reqs = len(extension.requests)
         common.query_start_loc = rows.query_start.int()
-        common.query_start_loc_cpu = host_start
+        common.query_start_loc_cpu = pad(counts.cumsum(0), (1, 0)).int()
         common.num_actual_tokens = rows.tokens.shape[0]
-        common.max_query_len = int(host_start.diff().max())
+        common.max_query_len = int(counts.max())
         # Those of trees only keep vLLM's op inside the block table: their rows are overwritten.
         common.seq_lens = upload(rows.tokens.device, lens=lens)["lens"].int()
         common.max_seq_len = int(lens.max())

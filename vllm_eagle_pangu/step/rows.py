@@ -139,8 +139,9 @@ class LevelRows(TreeRows):
     def store(self, scratch: LayerScratch, key: torch.Tensor, value: torch.Tensor) -> KeyValue:
         rows = slice(self.level * self.width, (self.level + 1) * self.width)
         for kept, new in ((scratch.key, key), (scratch.value, value)):
-            per_request = kept.unflatten(0, (-1, self.scratch_rows))
-            per_request[: new.shape[0] // self.width, rows] = new.unflatten(0, (-1, self.width))
+            per_request = kept.view(-1, self.scratch_rows, *new.shape[1:])
+            of_level = new.view(-1, self.width, *new.shape[1:])
+            per_request[: len(of_level), rows] = of_level
         return scratch.key, scratch.value
 
     def within(self, window: int) -> "LevelRows":
