@@ -19,6 +19,15 @@ def filled(value: int, shape: tuple[int, ...], device: torch.device) -> torch.Te
     return torch.full(shape, value, device=device)
 
 
+@functools.lru_cache(maxsize=1024)
+def spans(
+    batch: int, count: int, apart: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`[batch] int32` each: where spans start, `apart` from each other, and `count` everywhere."""
+    starts = index_range(batch, device).int() * apart
+    return starts, torch.full_like(starts, count)
+
+
 @functools.lru_cache(maxsize=64)
 def identity(width: int, device: torch.device) -> torch.Tensor:
     """`[width, width] bool`, true on the diagonal."""

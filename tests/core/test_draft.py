@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.kernels.mask import ancestor_table
 
 REFERENCE = Ops.bind("reference")
 SHAPES = st.sampled_from(
     [
         TreeShape(1, 1, 1),
-        chain_shape(4),
+        TreeShape(1, 4, 4),
         TreeShape(2, 3, 6),
         TreeShape(3, 4, 13),
         TreeShape(4, 1, 3),

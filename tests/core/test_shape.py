@@ -3,7 +3,7 @@ import pytest
 
 from vllm_eagle_pangu.core.policy import FixedShape
 from vllm_eagle_pangu.core.request import RequestView
-from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.core.shape import TreeShape
 
 
 def test_capacity_counts_first_level_once_and_squares_after():
@@ -12,7 +12,7 @@ def test_capacity_counts_first_level_once_and_squares_after():
 
 
 def test_chain_is_one_node_per_level():
-    shape = chain_shape(7)
+    shape = TreeShape(1, 7, 7)
     assert shape.capacity == shape.nodes == shape.depth == 7
 
 

@@ -13,7 +13,7 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.spec_decode.eagle import EagleProposer
 
-from vllm_eagle_pangu.engine.page_proof import NULL_BLOCK
+from vllm_eagle_pangu.engine.loaded_layers import NULL_BLOCK
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
 pytestmark = pytest.mark.engine

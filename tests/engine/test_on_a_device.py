@@ -106,7 +106,9 @@ def move_to_device(runner, patch) -> None:
     )
     patch.setattr(runner, "_model_forward", forward_on_host(runner._model_forward))
     patch.setattr(runner.model, "compute_logits", forward_on_host(runner.model.compute_logits))
+    patch.setattr(head, "rowwise", False)
     patch.setattr(head, "run", HeadOnHost(head.run))
+    patch.setattr(head, "logits", forward_on_host(head.logits))
     patch.setattr(
         head.model, "combine_hidden_states", forward_on_host(head.model.combine_hidden_states)
     )
@@ -163,23 +165,24 @@ def forward_on_host(function):
 class HeadOnHost:
     """The head's pass as one launch; its attention layers check the metadata that reaches them."""
 
-    def __init__(self, head) -> None:
-        self.head, self.logits = head, forward_on_host(head.logits)
+    def __init__(self, run) -> None:
+        self.run = run
 
     def __call__(self, tokens, positions, hidden, metadata, slots):
         rows = (tokens, positions, hidden, slots)
         pretend_device.require_on_device(rows)
         with pretend_device.strict(False):
             *rows, slots = pretend_device.to_host(rows)
-            return pretend_device.to_device(self.head(*rows, metadata, slots))
+            return pretend_device.to_device(self.run(*rows, metadata, slots))
 
 
 @pytest.fixture
 def fresh_indices():
     """Constants cached for the pretended device go with the test."""
     yield
-    for made in (indices.index_range, indices.identity, indices.causal, indices.candidate_levels):
-        made.cache_clear()
+    for made in vars(indices).values():
+        if hasattr(made, "cache_clear"):
+            made.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_indices")

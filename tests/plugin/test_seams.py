@@ -10,7 +10,7 @@ from vllm.engine.arg_utils import EngineArgs
 
 from vllm_eagle_pangu.compat.engine_args import FLAT_KEYS, host_keys
 from vllm_eagle_pangu.config import ATTRIBUTE, MAX_NODES, TreeConfig
-from vllm_eagle_pangu.engine import head_folder, refusals, target_fit
+from vllm_eagle_pangu.engine import head_fit, refusals, target_fit
 
 
 def parameters(function) -> list[str]:
@@ -94,7 +94,7 @@ def test_vllm_looks_a_head_up_under_the_name_that_we_expect(name):
     from vllm.transformers_utils.configs.eagle import EAGLEConfig
 
     vllm_s = EAGLEConfig(LlamaConfig(architectures=[name]), method="eagle3", model_type="eagle")
-    assert vllm_s.architectures == [head_folder._as_eagle3(name)]
+    assert vllm_s.architectures == [head_fit._as_eagle3(name)]
 
 
 def test_the_runner_choice_can_be_read():

@@ -9,7 +9,7 @@ import torch
 
 from vllm_eagle_pangu.compat import PLATFORMS
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.engine.page_proof import require_readable_pages
+from vllm_eagle_pangu.engine.loaded_layers import require_readable_pages
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV, tree_attention
 from vllm_eagle_pangu.step.rows import LayerScratch, VerifyRows
 

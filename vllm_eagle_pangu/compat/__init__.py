@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from vllm_eagle_pangu.compat import ascend
-from vllm_eagle_pangu.compat.platform_parts import PlatformParts, replace_attention_backends
+from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 
 _CUDA = PlatformParts(
     worker="vllm_eagle_pangu.engine.gpu_worker.TreeGPUWorker",
@@ -48,14 +48,24 @@ def install_attention_backend() -> None:
 
     Called by the worker, before it builds its model: without the method nothing is replaced.
     """
+    # Why: a platform knows a closed list of attention backends, and the CPU's only CPU_ATTN.
+    # How: the registry's own override; the selector's cache may hold the class it replaces.
+    # Upstream: vllm/v1/attention/backends/registry.py, vllm/v1/attention/selector.py.
+    # Remove when: platforms honour AttentionBackendEnum.CUSTOM.
     platforms = PLATFORMS.get(installed_line())
     if platforms is None:
         from vllm_eagle_pangu.compat import engine_args
 
         engine_args.refuse_version()
     from vllm.platforms import current_platform
+    from vllm.v1.attention import selector
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    replace_attention_backends(platforms[current_platform.device_type])
+    for name, path in platforms[current_platform.device_type].attention.items():
+        backend = AttentionBackendEnum[name]
+        if backend.get_path() != path:
+            register_backend(backend, path)
+            selector._cached_get_attn_backend.cache_clear()
 
 
 def installed_line() -> str:

@@ -4,9 +4,10 @@
 vLLM has room for one out-of-tree platform, which is vllm-ascend's: we hook in by `worker_cls`.
 """
 
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
+from vllm_eagle_pangu.compat.lent import patched
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 
 # vllm-ascend's name of what it registers for attention; its platform chooses by layer, not by it.
@@ -32,15 +33,10 @@ def replace_attention_backend() -> None:
     from vllm.v1.attention import selector
     from vllm_ascend.platform import NPUPlatform
 
-    original = NPUPlatform.get_attn_backend_cls.__func__
-    if getattr(original, "eagle_pangu", False):
-        return
-
-    @wraps(original)
-    def get_attn_backend_cls(cls: type, *args: Any, **kwargs: Any) -> str:
-        chosen = original(cls, *args, **kwargs)
+    def get_attn_backend_cls(original: Callable, *args: Any, **kwargs: Any) -> str:
+        chosen = original(*args, **kwargs)
         return PARTS.attention[_NAME] if chosen == _REPLACED else chosen
 
-    get_attn_backend_cls.eagle_pangu = True  # type: ignore[attr-defined]
-    NPUPlatform.get_attn_backend_cls = classmethod(get_attn_backend_cls)
+    theirs = NPUPlatform.get_attn_backend_cls.__func__
+    NPUPlatform.get_attn_backend_cls = classmethod(patched(theirs, get_attn_backend_cls))
     selector._cached_get_attn_backend.cache_clear()

@@ -9,12 +9,12 @@ Upstream: vllm/v1/sample/rejection_sampler.py, vllm/utils/cpu_triton_utils.py.
 Remove when: vLLM 0.23 is no longer supported.
 """
 
-import inspect
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 from vllm.utils import cpu_triton_utils
 
+from vllm_eagle_pangu.compat.lent import patched
 from vllm_eagle_pangu.engine.cpu_worker import TreeCPUWorker
 
 
@@ -22,19 +22,13 @@ class TreeCPUWorker023(TreeCPUWorker):
     """Chosen through `parallel_config.worker_cls` on vLLM 0.23."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _mend_recovered_tokens_kernel()
+        kernel = cpu_triton_utils.sample_recovered_tokens_kernel
+        kernel.func = patched(kernel.func, _sample_recovered_tokens)
         super().__init__(*args, **kwargs)
 
 
-def _mend_recovered_tokens_kernel() -> None:
-    kernel = cpu_triton_utils.sample_recovered_tokens_kernel
-    original = kernel.func
-    if "USE_FP64_GUMBEL" in inspect.signature(original, follow_wrapped=False).parameters:
-        return
-
-    @wraps(original)
-    def sample_recovered_tokens(*args: Any, USE_FP64_GUMBEL: bool = False, **kwargs: Any) -> Any:
-        del USE_FP64_GUMBEL
-        return original(*args, **kwargs)
-
-    kernel.func = sample_recovered_tokens
+def _sample_recovered_tokens(
+    original: Callable, *args: Any, USE_FP64_GUMBEL: bool = False, **kwargs: Any
+) -> Any:
+    del USE_FP64_GUMBEL
+    return original(*args, **kwargs)

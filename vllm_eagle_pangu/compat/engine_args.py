@@ -3,14 +3,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import partial, wraps
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
 from vllm_eagle_pangu.checked import told
-from vllm_eagle_pangu.compat.lent import lent
+from vllm_eagle_pangu.compat.lent import lent, patched
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 from vllm_eagle_pangu.config import ATTRIBUTE, METHOD, TreeConfig, refusal, tree_config
 
@@ -37,26 +37,24 @@ def install(platforms: Mapping[str, PlatformParts] | None) -> None:
 
     None for a vLLM that we do not support: the method is refused by name, and nothing else changes.
     """
-    _wrap_once("create_engine_config", partial(_create_engine_config, platforms=platforms))
+    from vllm.engine.arg_utils import EngineArgs
+
+    create_engine_config = partial(_create_engine_config, platforms)
+    # A vLLM that we do not support may lack it.
+    if hasattr(EngineArgs, "create_engine_config"):
+        EngineArgs.create_engine_config = patched(
+            EngineArgs.create_engine_config, create_engine_config
+        )
     if platforms is None:
         return
     from vllm.config import VllmConfig
 
-    vllm_s = VllmConfig.use_v2_model_runner
-    if not getattr(vllm_s.fget, "eagle_pangu", False):
-        VllmConfig.use_v2_model_runner = property(_use_v2_model_runner(vllm_s.fget))
-    _wrap_once("create_speculative_config", _create_speculative_config)
-
-
-def _wrap_once(name: str, wrapper: Callable[[Callable], Callable]) -> None:
-    """Put a wrapper around a method of `EngineArgs` that has none of ours, if this vLLM has it."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    original = getattr(EngineArgs, name, None)
-    if original is not None and not getattr(original, "eagle_pangu", False):
-        patched = wraps(original)(wrapper(original))
-        patched.eagle_pangu = True  # type: ignore[attr-defined]
-        setattr(EngineArgs, name, patched)
+    EngineArgs.create_speculative_config = patched(
+        EngineArgs.create_speculative_config, _create_speculative_config
+    )
+    VllmConfig.use_v2_model_runner = property(
+        patched(VllmConfig.use_v2_model_runner.fget, _use_v2_model_runner)
+    )
 
 
 def chosen_spec(engine_args: Any) -> dict[str, Any] | None:
@@ -100,72 +98,70 @@ def _split(spec: Mapping[str, Any]) -> tuple[TreeConfig, dict[str, Any]]:
     return TreeConfig.split(spec, host_keys(), adapts=current_platform.device_type == "cpu")
 
 
-def _create_speculative_config(original: Callable) -> Callable:
+def _create_speculative_config(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
     # Why: SpeculativeConfig forbids unknown keys and its `method` is a closed Literal.
     # How: hand vLLM its own keys with method "eagle3"; hang ours on the object, which is pickled.
     # Upstream: EngineArgs.create_speculative_config, vllm/engine/arg_utils.py.
     # Remove when: vLLM lets a plugin register a speculative method with keys of its own.
-    def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        spec = chosen_spec(self)
-        if spec is None and hasattr(self, ATTRIBUTE):
-            raise _speculators_target(self.model)
-        if spec is None:
-            return original(self, *args, **kwargs)
-        from vllm_eagle_pangu.engine.head_length import set_length
+    spec = chosen_spec(self)
+    if spec is None and hasattr(self, ATTRIBUTE):
+        raise _speculators_target(self.model)
+    if spec is None:
+        return original(self, *args, **kwargs)
+    from vllm_eagle_pangu.engine.head_length import set_length
 
-        tree, rest = _split(spec)
-        # vLLM refuses more positions than the head was configured with, whatever its rope.
-        length = rest.pop("max_model_len", None)
-        try:
-            # The original writes into the arguments.
-            with lent(self, speculative_config=rest, **dict.fromkeys(FLAT_KEYS)):
-                config = original(self, *args, **kwargs)
-        except (OSError, ValueError) as error:
-            raise _unusable_head(rest["model"], error) from error
-        set_length(config, length)
-        setattr(config, ATTRIBUTE, tree)
-        return config
-
-    return create_speculative_config
+    tree, rest = _split(spec)
+    # vLLM refuses more positions than the head was configured with, whatever its rope.
+    length = rest.pop("max_model_len", None)
+    try:
+        # The original writes into the arguments.
+        with lent(self, speculative_config=rest, **dict.fromkeys(FLAT_KEYS)):
+            config = original(self, *args, **kwargs)
+    except (OSError, ValueError) as error:
+        raise _unusable_head(rest["model"], error) from error
+    set_length(config, length)
+    setattr(config, ATTRIBUTE, tree)
+    return config
 
 
 def _create_engine_config(
-    original: Callable, platforms: Mapping[str, PlatformParts] | None
-) -> Callable:
+    platforms: Mapping[str, PlatformParts] | None,
+    original: Callable,
+    self: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     # Why: trees need a worker and a scheduler of ours; what cannot work must be refused here.
     # How: check before and after vLLM builds the configuration, then name our parts in it.
     # Upstream: EngineArgs.create_engine_config, vllm/engine/arg_utils.py.
     # Remove when: vLLM lets a speculative method bring its worker and its scheduler.
-    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        spec = chosen_spec(self)
-        if spec is None:
-            return original(self, *args, **kwargs)
-        if platforms is None:
-            refuse_version()
-        from vllm.platforms import current_platform
+    spec = chosen_spec(self)
+    if spec is None:
+        return original(self, *args, **kwargs)
+    if platforms is None:
+        refuse_version()
+    from vllm.platforms import current_platform
 
-        from vllm_eagle_pangu.engine import refusals
+    from vllm_eagle_pangu.engine import refusals
 
-        tree, rest = _split(spec)
-        refusals.check_options(self, rest, platforms)
-        parts = platforms[current_platform.device_type]
-        # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
-        setattr(self, ATTRIBUTE, tree)
-        try:
-            # Without a word from the user vLLM schedules ahead of EAGLE drafts, as trees cannot.
-            with lent(self, async_scheduling=False, enforce_eager=_is_eager(self, parts)):
-                config = original(self, *args, **kwargs)
-        finally:
-            delattr(self, ATTRIBUTE)
-        if parts.check is not None:
-            resolve_name(parts.check)(config)
-        refusals.check_target_and_head(config, tree)
-        refusals.check_attention_backend(config, parts)
-        config.parallel_config.worker_cls = parts.worker
-        config.scheduler_config.scheduler_cls = _SCHEDULER
-        return config
-
-    return create_engine_config
+    tree, rest = _split(spec)
+    refusals.check_options(self, rest, platforms)
+    parts = platforms[current_platform.device_type]
+    # vLLM may put a speculators checkpoint's own method in our place; remember the choice.
+    setattr(self, ATTRIBUTE, tree)
+    try:
+        # Without a word from the user vLLM schedules ahead of EAGLE drafts, as trees cannot.
+        with lent(self, async_scheduling=False, enforce_eager=_is_eager(self, parts)):
+            config = original(self, *args, **kwargs)
+    finally:
+        delattr(self, ATTRIBUTE)
+    if parts.check is not None:
+        resolve_name(parts.check)(config)
+    refusals.check_target_and_head(config, tree)
+    refusals.check_attention_backend(config, parts)
+    config.parallel_config.worker_cls = parts.worker
+    config.scheduler_config.scheduler_cls = _SCHEDULER
+    return config
 
 
 def refuse_version() -> NoReturn:
@@ -183,18 +179,13 @@ def refuse_version() -> NoReturn:
     )
 
 
-def _use_v2_model_runner(original: Callable) -> Callable:
+def _use_v2_model_runner(original: Callable, self: Any) -> bool:
     # Why: on CUDA vLLM prefers its V2 runner, which knows no plugin's method; the variable that
     #   vLLM has for it would hold for every later engine of the process.
     # How: a configuration with trees says V1 wherever it goes, any other says what it would say.
     # Upstream: VllmConfig.use_v2_model_runner, vllm/config/vllm.py.
     # Remove when: the tree step runs in the V2 runner, or that is an engine argument.
-    @wraps(original)
-    def use_v2_model_runner(self: Any) -> bool:
-        return tree_config(self) is None and original(self)
-
-    use_v2_model_runner.eagle_pangu = True  # type: ignore[attr-defined]
-    return use_v2_model_runner
+    return tree_config(self) is None and original(self)
 
 
 def _is_eager(engine_args: Any, parts: PlatformParts) -> bool:

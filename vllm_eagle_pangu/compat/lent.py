@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of vLLM's objects and modules, for the time of one call."""
+"""Attributes of vLLM's objects and modules in whose place ours stand: for one call, or for good."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 
@@ -15,3 +16,16 @@ def lent(owner: Any, **values: Any) -> Iterator[None]:
         yield
     finally:
         vars(owner).update(own)
+
+
+def patched(original: Callable, ours: Callable) -> Callable:
+    """What calls `ours` with `original` before the arguments; `original` if that was done to it."""
+    if hasattr(original, "eagle_pangu"):
+        return original
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return ours(original, *args, **kwargs)
+
+    call.eagle_pangu = True  # type: ignore[attr-defined]
+    return call

@@ -3,9 +3,9 @@
 
 import ast
 import inspect
-import re
 import textwrap
 from collections.abc import Iterator
+from configparser import ConfigParser
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -42,14 +42,14 @@ class Seam:
             return False
 
 
-def owned(table: str) -> Iterator[tuple[str, list[str]]]:
-    """The owners of a table, each with a colon behind it, and the words that follow each.
-
-    A line that begins with # is a comment.
-    """
-    entries = re.sub(r"^ *#.*$", "", table, flags=re.M)
-    for owner, words in re.findall(r"(\S+):\s(.*?)(?=\S+:\s|\Z)", entries, re.S):
-        yield owner, words.split()
+def owned(table: str) -> Iterator[tuple[str, str, list[str]]]:
+    """The entries of a table in the form of an INI file: section, owner, and the owner's words."""
+    parser = ConfigParser(delimiters="=", interpolation=None)
+    # Names keep their capitals.
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(table)
+    for section in parser.sections():
+        yield from ((section, owner, words.split()) for owner, words in parser.items(section))
 
 
 def has(owner: Any, name: str) -> bool:

@@ -31,8 +31,3 @@ class TreeShape:
         if depth >= self.depth:
             return self.nodes
         return min(self.nodes, TreeShape(self.width, depth, 1).capacity) if depth > 0 else 0
-
-
-def chain_shape(depth: int) -> TreeShape:
-    """One node per level: what vLLM's own `eagle3` drafts."""
-    return TreeShape(width=1, depth=depth, nodes=depth)

@@ -12,7 +12,7 @@ from vllm.v1.attention.backends.cpu_attn import (
 )
 
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBackendMixin, TreeBuilderMixin
-from vllm_eagle_pangu.engine.page_proof import readable_pages
+from vllm_eagle_pangu.engine.loaded_layers import readable_pages
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
 
 # Of vLLM's own loggers, which are the ones that a server shows.

@@ -7,6 +7,8 @@ import vllm.v1.worker.cpu_worker as vllm_cpu_worker
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
+from vllm_eagle_pangu.engine.draft_head import DraftHead
+from vllm_eagle_pangu.engine.llama_head import LlamaHead, is_plain_llama
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 from vllm_eagle_pangu.engine.worker import TreeWorkerMixin
 
@@ -17,6 +19,11 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
     device_implementation = "cpp"
     strided_pages = True
     emits_first = True
+
+    def load_head(self) -> DraftHead:
+        """See `TreeRunnerMixin`: the fastest that runs this head."""
+        head_class = LlamaHead if is_plain_llama(self.drafter.model) else DraftHead
+        return head_class(self.drafter, self.ops)
 
     # Why: after a prompt's chunk vLLM takes back the draw that nobody wanted by the generator's
     #   offset, which CPU generators lack: a seeded request with a long prompt ends the engine.

@@ -6,14 +6,17 @@ vLLM's loop drafts one token a pass.
 """
 
 import copy
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import pad
+from vllm.forward_context import set_forward_context
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
-from vllm_eagle_pangu.engine.head_pass import HeadPass, TreeOnlyMetadata, head_pass
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.extend import Extension
 from vllm_eagle_pangu.step.head import States
@@ -23,17 +26,29 @@ if TYPE_CHECKING:
     from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
 
+@dataclass
+class TreeOnlyMetadata:
+    """Attention metadata of a pass in which every row belongs to a tree.
+
+    `slot_mapping: [n]`: for vllm-ascend's layers, which find page slots in their metadata.
+    """
+
+    tree: TreeRows
+    slot_mapping: torch.Tensor | None = None
+
+
 class DraftHead:
-    """`step.head.Head`, loaded by vLLM's proposer."""
+    """`step.head.Head`, loaded by vLLM's proposer: any head, through its own `forward`."""
+
+    rowwise = False
 
     def __init__(self, proposer: EagleProposer, ops: Ops) -> None:
         self.proposer = proposer
         self.model = proposer.model
         self.ops = ops
-        names = proposer._draft_attn_layer_names
+        self.layer_names = sorted(proposer._draft_attn_layer_names)
         context = proposer.vllm_config.compilation_config.static_forward_context
-        self.layers = [context[name] for name in sorted(names)]
-        self.run = head_pass(self.model, proposer.vllm_config, sorted(names))
+        self.layers = [context[name] for name in self.layer_names]
         mapping = getattr(self.model, "draft_id_to_target_id", None)
         self.target_ids = (
             None if mapping is None else mapping + index_range(mapping.shape[0], mapping.device)
@@ -50,11 +65,6 @@ class DraftHead:
         layer = self.layers[0]
         return layer.impl.pages(layer, layer.kv_cache).shape[2]
 
-    @property
-    def rowwise(self) -> bool:
-        """See `Head`."""
-        return isinstance(self.run, HeadPass)
-
     def read(
         self,
         tokens: torch.Tensor,
@@ -63,10 +73,7 @@ class DraftHead:
         taps: torch.Tensor,
     ) -> torch.Tensor:
         """See `Head`."""
-        assert isinstance(self.run, HeadPass)
-        hidden = self.model.combine_hidden_states(taps)
-        self.run.read(tokens, positions, hidden, slots)
-        return hidden
+        raise AssertionError("only a rowwise head reads rows by themselves")
 
     def extend(
         self, extension: Extension, taps: torch.Tensor, attention: "CommonAttentionMetadata"
@@ -89,7 +96,42 @@ class DraftHead:
 
     def children(self, states: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Head`; each `[n, W]`."""
-        return self.ops.top_children(self.run.logits(states), width, self.target_ids)
+        return self.ops.top_children(self.logits(states), width, self.target_ids)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """`[n, V_d]` logits over the draft vocabulary."""
+        return self.model.logits_processor(self.model.lm_head, states)
+
+    def run(
+        self,
+        tokens: torch.Tensor,  # [n] int64
+        positions: torch.Tensor,  # [n] int64
+        hidden: torch.Tensor,  # [n, H], overwritten
+        metadata: "AttentionMetadata | TreeOnlyMetadata",
+        slots: torch.Tensor | None,  # [n], None where the K/V of these rows is not for the pages
+    ) -> States:
+        """One pass: states for the logits and for the next pass, `[n, H]` each."""
+        with self.context(tokens.shape[0], metadata, slots):
+            return self.model(
+                input_ids=tokens.int(),
+                positions=positions,
+                hidden_states=hidden,
+                inputs_embeds=None,
+            )
+
+    def context(
+        self,
+        rows: int,
+        metadata: "AttentionMetadata | TreeOnlyMetadata",
+        slots: torch.Tensor | None,
+    ) -> AbstractContextManager[None]:
+        """In which the layers find their metadata and slots."""
+        return set_forward_context(
+            dict.fromkeys(self.layer_names, metadata),
+            self.proposer.vllm_config,
+            num_tokens=rows,
+            slot_mapping={} if slots is None else dict.fromkeys(self.layer_names, slots),
+        )
 
     def extend_metadata(
         self, extension: Extension, common: "CommonAttentionMetadata | None"
@@ -98,14 +140,14 @@ class DraftHead:
         if extension.trees is not None and extension.trees.covers_batch:
             return TreeOnlyMetadata(extension.trees)
         assert common is not None
-        rows, host_start, lens = extension.rows, extension.query_start, extension.seq_lens
-        host_start = torch.from_numpy(host_start).int()
+        rows, lens = extension.rows, extension.seq_lens
+        counts = torch.from_numpy(extension.counts)
         common = copy.copy(common)
         common.num_reqs = len(extension.requests)
         common.query_start_loc = rows.query_start.int()
-        common.query_start_loc_cpu = host_start
+        common.query_start_loc_cpu = pad(counts.cumsum(0), (1, 0)).int()
         common.num_actual_tokens = rows.tokens.shape[0]
-        common.max_query_len = int(host_start.diff().max())
+        common.max_query_len = int(counts.max())
         # Those of trees only keep vLLM's op inside the block table: their rows are overwritten.
         common.seq_lens = upload(rows.tokens.device, lens=lens)["lens"].int()
         common.max_seq_len = int(lens.max())

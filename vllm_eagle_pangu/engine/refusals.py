@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_pangu.compat.platform_parts import PlatformParts
 from vllm_eagle_pangu.config import METHOD, TreeConfig, refusal
-from vllm_eagle_pangu.engine.head_fit import check_head
-from vllm_eagle_pangu.engine.head_folder import check_folder
+from vllm_eagle_pangu.engine.head_fit import check_folder, check_head
 from vllm_eagle_pangu.engine.target_fit import check_target
 
 if TYPE_CHECKING:

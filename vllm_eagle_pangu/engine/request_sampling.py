@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-_PENALTIES = ("frequency_penalties", "presence_penalties", "repetition_penalties")
+# Of vLLM's metadata: what requests that are not greedy are drawn with, and what penalties need.
+_DRAWN = ("temperature", "top_p", "top_k")
+_PENALTIES = (
+    *("frequency_penalties", "presence_penalties", "repetition_penalties"),
+    "prompt_token_ids",
+)
 # Of vLLM's input batch: the ids of the requests that have one.
 _PENALISED = ("frequency_penalties_reqs", "presence_penalties_reqs", "repetition_penalties_reqs")
 
@@ -83,37 +88,27 @@ class RequestSampling:
         Without `paths`, rows of requests that follow theirs are rightly drawn at the root only.
         """
         given = self.metadata
-        index: list[torch.Tensor] = []
-
-        def expand(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            if tensor is None:
-                return None
-            if not index:
-                index.append(upload(device, request=request)["request"])
-            return tensor.index_select(0, index[0])
-
         penalised = not self.penalised.isdisjoint(request)
         bad_words = _by_row(given.bad_words_token_ids, request) or {}
-        penalties = {name: getattr(given, name) for name in _PENALTIES}
+        used = ["allowed_token_ids_mask"]
+        used += () if given.all_greedy else _DRAWN
+        used += _PENALTIES if penalised else ()
+        held = {name: tensor for name in used if (tensor := getattr(given, name)) is not None}
+        tensors = dict.fromkeys(_DRAWN)
+        if held:
+            index = upload(device, request=request)["request"]
+            tensors |= {name: tensor.index_select(0, index) for name, tensor in held.items()}
         outputs: list[list[int]] = []
-        if penalised:
-            penalties = {name: expand(value) for name, value in penalties.items()}
         if penalised or bad_words:
             outputs = [given.output_token_ids[req] for req in request]
             if paths is not None:
                 outputs = [[*out, *path] for out, path in zip(outputs, paths, strict=True)]
-        random = not given.all_greedy
         return dataclasses.replace(
             given,
-            temperature=expand(given.temperature) if random else None,
-            top_p=expand(given.top_p) if random else None,
-            top_k=expand(given.top_k) if random else None,
+            **tensors,
             generators=_by_row(given.generators, request),
             no_penalties=not penalised,
-            prompt_token_ids=expand(given.prompt_token_ids) if penalised else None,
-            **penalties,
             output_token_ids=outputs,
-            allowed_token_ids_mask=expand(given.allowed_token_ids_mask),
             bad_words_token_ids=bad_words,
             logprob_token_ids=_by_row(given.logprob_token_ids, request),
             # min_p and logit_bias are refused by vLLM for speculative requests.

@@ -26,8 +26,10 @@ from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds
-from vllm_eagle_pangu.engine.loaded_layers import require_tree_attention
-from vllm_eagle_pangu.engine.page_proof import require_readable_pages
+from vllm_eagle_pangu.engine.loaded_layers import (
+    require_readable_pages,
+    require_tree_attention,
+)
 from vllm_eagle_pangu.engine.request_sampling import RequestSampling
 from vllm_eagle_pangu.engine.sampling import draw
 from vllm_eagle_pangu.engine.step_memory import StepMemory
@@ -41,10 +43,9 @@ from vllm_eagle_pangu.step.drafter import Eagle3Drafter
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
-from vllm_eagle_pangu.step.report import Unseen
 from vllm_eagle_pangu.step.rows import LayerScratch
 from vllm_eagle_pangu.step.stages import Stages
-from vllm_eagle_pangu.step.step import Step
+from vllm_eagle_pangu.step.step import Step, Unseen
 from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ class TreeRunnerMixin(GPUModelRunner):
     """Overrides of `GPUModelRunner`; mix in before a platform's runner.
 
     `device_implementation`: which implementation of the kernels the platform runs.
-    `head_class`: the head on the platform's layers.
     `strided_pages`: whether one call of `commit_pages` can write its KV pages, of all layers;
     otherwise each layer writes with vLLM's own op.
     `emits_first`: whether clients get a step's tokens before the next trees are drafted. For hosts:
@@ -89,7 +89,6 @@ class TreeRunnerMixin(GPUModelRunner):
     """
 
     device_implementation: ClassVar[str]
-    head_class: ClassVar[type[DraftHead]] = DraftHead
     strided_pages: ClassVar[bool] = False
     emits_first: ClassVar[bool] = False
     speculative_config: "SpeculativeConfig | None"
@@ -120,6 +119,10 @@ class TreeRunnerMixin(GPUModelRunner):
         """Of tree attention, where it is another one than that of the other ops."""
         return "reference" if forced_eager_attention() else None
 
+    def load_head(self) -> DraftHead:
+        """The head that vLLM's proposer loaded, on the platform's layers."""
+        return DraftHead(self.drafter, self.ops)
+
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         self.ops.prepare(self.dtype)
         logger.info_once(
@@ -136,7 +139,7 @@ class TreeRunnerMixin(GPUModelRunner):
             min(self.max_model_len, self.effective_drafter_max_model_len),
             self.tree_config.drafter_window,
         )
-        self.draft_head = self.head_class(self.drafter, self.ops)
+        self.draft_head = self.load_head()
         self.pages = TargetPages(self.ops, check=self.reference_mode)
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
         self.step = Step(
@@ -307,7 +310,7 @@ class TreeRunnerMixin(GPUModelRunner):
     ) -> Any:
         if isinstance(self.in_flight, Unseen):
             prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
-            self.step.miss(slots_of(self, self.in_flight.rows))
+            self.step.drafter.miss(slots_of(self, self.in_flight.rows))
             return prepared
         self.stages.enter("prepare")
         # Without trees it is a plain batch, which vLLM prepares so where nobody speculates.

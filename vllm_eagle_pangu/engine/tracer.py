@@ -4,7 +4,9 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from vllm_eagle_pangu.core.paths import AcceptedPaths
 from vllm_eagle_pangu.core.policy import StepReport
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 
     from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 
-Tensors = TypeVar("Tensors", TreeBatch, AcceptedPaths)
-
+HOST = torch.device("cpu")
 # Traces name both halves of drafting together.
 _NAMES: dict[str, str] = {"extend": "draft_us", "grow": "draft_us"}
 
@@ -95,8 +96,8 @@ class StepTracer(Observer):
             requests=[request.id for request in report.requests],
             prefix_len=[request.committed for request in report.requests],
             shapes=report.shapes,
-            tree=_on_host(tree),
-            paths=_on_host(paths),
+            tree=tree.to(HOST),
+            paths=AcceptedPaths(*(each.to(HOST) for each in vars(paths).values())),
             stage_us=times,
             belief=self.runner.step.policy.line(),
         )
@@ -148,15 +149,6 @@ class StepTracer(Observer):
             linear_slots=trees.slots_by_position(placed.view.slots[group]),
             commit_slots=self._committed.slots.get(group),
         )
-
-
-def _on_host(value: Tensors) -> Tensors:
-    """A tree or paths with their tensors on the CPU; themselves where they are there already."""
-    tensors = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if all(getattr(tensor, "is_cpu", True) for tensor in tensors.values()):
-        return value
-    moved = {name: t.cpu() if hasattr(t, "cpu") else t for name, t in tensors.items()}
-    return dataclasses.replace(value, **moved)
 
 
 def _draws_as_given(params: "SamplingParams") -> bool:

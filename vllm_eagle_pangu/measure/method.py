@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from vllm_eagle_pangu.config import HOST_METHOD, METHOD
-from vllm_eagle_pangu.core.shape import TreeShape, chain_shape
+from vllm_eagle_pangu.core.shape import TreeShape
 
 # From, to how many requests, and with chains of how many tokens: vLLM's
 # `num_speculative_tokens_per_batch_size`.
@@ -77,7 +77,7 @@ def scheduled_chain(schedule: Schedule) -> Method:
 
 def own_chain(length: int) -> Method:
     """This plugin's: also where vLLM's own does not sample."""
-    return Method("own chain", length, chain_shape(length))
+    return Method("own chain", length, TreeShape(1, length, length))
 
 
 def tree(shape: TreeShape | tuple[int, ...], window: int | None = None) -> Method:

@@ -41,7 +41,11 @@ def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepte
     """
     if placed.trees is None:
         return Accepted(placed, None, AcceptedPaths.of_roots(drawn, depth))
-    tree, draws = placed.trees.tree, drawn[_logit_rows(placed, placed.trees)]
+    tree = placed.trees.tree
+    if placed.covers_batch and placed.trees.are_whole:
+        draws = drawn.view_as(tree.tokens)
+    else:
+        draws = drawn[_logit_rows(placed, placed.trees)]
     walked = ops.tree_accept(tree.tokens, tree.parent, tree.valid, draws, depth)
     trees = AcceptedTrees(draws, walked)
     if placed.covers_batch:

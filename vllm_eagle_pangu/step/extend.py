@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ import torch
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
 from vllm_eagle_pangu.kernels.draft_batch import DraftRows
-from vllm_eagle_pangu.kernels.indices import causal, index_range
+from vllm_eagle_pangu.kernels.indices import index_range, spans
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.rows import ChainRows
@@ -23,15 +22,14 @@ from vllm_eagle_pangu.step.unread import Unread
 class Extension:
     """The head's rows of K requests of the batch; tree requests have D+1 each, padded.
 
-    On the host: `requests: [K]`, ascending; `query_start: [K+1]`, first row of each. `group`: the
-    KV cache group of the head's layers. What only a pass over all of the rows needs is made when it
-    asks.
+    On the host, `[K]`: `requests`, ascending, and `counts`, rows of each. `group`: the KV cache
+    group of the head's layers. What only a pass over all of the rows needs is made when it asks.
     """
 
     accepted: Accepted
     requests: Sequence[int]
     rows: DraftRows
-    query_start: np.ndarray
+    counts: np.ndarray
     group: int
     limits: Limits
 
@@ -40,7 +38,7 @@ class Extension:
         """`[K]` on the host: the position behind each request's last row."""
         views = self.accepted.placed.view.requests
         committed = np.array([views[request].committed for request in self.requests])
-        return np.minimum(committed + np.diff(self.query_start), self.limits.max_len)
+        return np.minimum(committed + self.counts, self.limits.max_len)
 
     @cached_property
     def block_table(self) -> torch.Tensor:
@@ -72,18 +70,13 @@ class Extension:
                 prefix_len=[view.requests[request].committed for request in scheduled],
             )
             places, there, prefix_len = sent["places"], sent["requests"], sent["prefix_len"]
-        start, path_rows = self.rows.query_start[places].int(), self.limits.depth + 1
-        count = torch.full_like(start, path_rows)
-        return ChainRows(
-            block_table=view.block_tables[self.group].index_select(0, there),
-            prefix_len=prefix_len.int(),
-            query_start=start,
-            query_count=count,
-            key_start=start,
-            key_count=count,
-            visible=causal(path_rows, view.device).expand(len(scheduled), -1, -1),
+        return ChainRows.of(
+            view.block_tables[self.group].index_select(0, there),
+            prefix_len,
+            self.rows.query_start[places].int(),
+            self.limits.depth + 1,
+            self.limits.prefix_start(prefix_len),
             covers_batch=len(scheduled) == len(self.requests),
-            prefix_start=self.limits.prefix_start(prefix_len),
         )
 
 
@@ -147,15 +140,18 @@ def extend(
         last, state = head.extend(extension, taps, target.attention)
     if not requests:
         return None
-    there = upload(view.device, requests=requests, places=np.searchsorted(reading, requests))
-    sample = rows.sample_rows[there["places"]]
+    sample, block_table = rows.sample_rows, view.block_tables[group]
+    if len(requests) < view.batch_size:
+        there = upload(view.device, requests=requests, places=np.searchsorted(reading, requests))
+        sample, block_table = sample[there["places"]], block_table[there["requests"]]
     tokens, positions = rows.tokens[sample], rows.positions[sample]
-    block_table = view.block_tables[group].index_select(0, there["requests"])
     read_from = None
     if head.rowwise:
         if unread.missed.any:
             read_from = unread.missed.starts(block_table, positions)
-        alone = _single_rows(block_table, positions, limits.prefix_start(positions, read_from))
+        start, _ = spans(len(requests), 1, 1, view.device)
+        prefix_start = limits.prefix_start(positions, read_from)
+        alone = ChainRows.of(block_table, positions, start, 1, prefix_start)
         last, state = head.level(tokens, positions, hidden[sample], alone)
     else:
         last, state = last[sample], state[sample]
@@ -170,39 +166,16 @@ def extend(
     )
 
 
-def _single_rows(
-    block_table: torch.Tensor,  # [k, P]
-    positions: torch.Tensor,  # [k]
-    prefix_start: torch.Tensor | None,  # [k]
-) -> ChainRows:
-    """A row each of k requests, behind all their pages."""
-    row = index_range(positions.shape[0], positions.device).int()
-    one = torch.ones_like(row)
-    return ChainRows(
-        block_table=block_table,
-        prefix_len=positions.int(),
-        query_start=row,
-        query_count=one,
-        key_start=row,
-        key_count=one,
-        visible=torch.ones((len(row), 1, 1), dtype=torch.bool, device=row.device),
-        covers_batch=True,
-        prefix_start=prefix_start,
-    )
-
-
 def extension_of(
     accepted: Accepted, requests: Sequence[int], group: int, limits: Limits, ops: Ops
 ) -> Extension:
     """The rows of `requests`, ascending, for a head in KV cache group `group`."""
     view, trees = accepted.placed.view, accepted.placed.trees
+    counts = np.diff(view.host_query_start)
     if trees is None:
-        query_start = view.host_query_start
         rows = _rows_without_trees(accepted, group)
     else:
-        counts = np.diff(view.host_query_start)
         counts[[tree.request for tree in trees.scheduled]] = limits.depth + 1
-        query_start = np.concatenate(([0], counts.cumsum()))
         is_tree = torch.zeros(view.batch_size, dtype=torch.bool, device=view.device)
         rows = ops.draft_batch(
             input_ids=view.token_ids,
@@ -213,14 +186,13 @@ def extension_of(
             next_tokens=_next_tokens(accepted),
             linear_slots=view.slots[group],
             depth=limits.depth,
-            rows=int(query_start[-1]),
+            rows=int(counts.sum()),
         )
     if len(requests) < view.batch_size:
-        rows = _of_requests(rows, query_start, requests)
-        query_start = np.concatenate(([0], np.diff(query_start)[requests].cumsum()))
+        rows, counts = _of_requests(rows, counts, requests), counts[requests]
     # Rows past the head's last position feed no draft; their rotary position must exist.
     rows.positions = rows.positions.clamp(max=limits.max_len - 1)
-    return Extension(accepted, requests, rows, query_start, group, limits)
+    return Extension(accepted, requests, rows, counts, group, limits)
 
 
 def _rows_without_trees(accepted: Accepted, group: int) -> DraftRows:
@@ -253,17 +225,16 @@ def _next_tokens(accepted: Accepted) -> torch.Tensor:
     return drawn.index_copy(0, known["requests"], known["tokens"])
 
 
-def _of_requests(rows: DraftRows, query_start: np.ndarray, requests: Sequence[int]) -> DraftRows:
-    """Of the rows of a whole batch, `query_start: [B+1]`, those of `requests`."""
-    counts = np.diff(query_start)[requests]
-    starts = np.concatenate(([0], counts.cumsum()))
-    spans = [range(query_start[r], query_start[r + 1]) for r in requests]
+def _of_requests(rows: DraftRows, counts: np.ndarray, requests: Sequence[int]) -> DraftRows:
+    """Of the rows of a whole batch, `counts: [B]` each, those of `requests`."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    starts = np.concatenate(([0], counts[requests].cumsum()))
     there = upload(
         rows.tokens.device,
-        index=list(chain.from_iterable(spans)),
+        index=np.flatnonzero(np.isin(owner, requests)),
         requests=requests,
         starts=starts,
-        dropped=query_start[requests] - starts[:-1],
+        dropped=np.searchsorted(owner, requests) - starts[:-1],
     )
     index = there["index"]
     return DraftRows(
@@ -278,21 +249,15 @@ def _of_requests(rows: DraftRows, query_start: np.ndarray, requests: Sequence[in
 
 def requests_to_draft(accepted: Accepted, limits: Limits) -> list[int]:
     """Requests with a sampled root, room and use for a tree, and no chain-only feature."""
-    requests = zip(accepted.placed.view.requests, _emitted(accepted), strict=True)
+    requests, length = accepted.placed.view.requests, accepted.paths.length
+    # Off the host, the least that there is.
+    nodes = length.tolist() if length.device.type == "cpu" else [0] * len(requests)
     return [
         place
-        for place, (request, emitted) in enumerate(requests)
+        for place, (request, accepted_nodes) in enumerate(zip(requests, nodes, strict=True))
         if not request.is_partial
         and request.may_draft
         and limits.reaches(request.length)
-        # The last token comes from the root alone.
-        and request.may_emit - emitted > 1
+        # Beside the nodes' tokens a step emits one more, and the last comes from the root alone.
+        and request.may_emit - accepted_nodes > 2
     ]
-
-
-def _emitted(accepted: Accepted) -> list[int]:
-    """Tokens by request; off the host, the one that there is at least."""
-    output = accepted.paths.output
-    if accepted.trees is None or output.device.type != "cpu":
-        return [1] * output.shape[0]
-    return (output >= 0).sum(dim=1).tolist()

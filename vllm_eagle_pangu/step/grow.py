@@ -11,7 +11,7 @@ from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.kernels.indices import spans
 from vllm_eagle_pangu.step.extend import Extended
 from vllm_eagle_pangu.step.head import Head, Limits
 from vllm_eagle_pangu.step.rows import LevelRows
@@ -72,21 +72,22 @@ def grow_shape(
     batch, width = len(extended.requests), shape.width
     prefix = extended.prefix_len.int()
     prefix_start = limits.prefix_start(extended.prefix_len, extended.read_from)
-    request = index_range(batch, prefix.device).int()
-    first_query, first_key = request * width, request * limits.scratch_rows
+    query_start, query_count = spans(batch, width, width, prefix.device)
+    positions = extended.prefix_len.repeat_interleave(width)
     grower = TreeGrower(shape, ops)
     frontier = grower.grow(*head.children(extended.last, width))
     hidden = extended.state.repeat_interleave(width, 0)
     for level in range(shape.depth - 1):
         if not deepen(level + 1, frontier.score):
             break
+        key_start, key_count = spans(batch, (level + 1) * width, limits.scratch_rows, prefix.device)
         rows = LevelRows(
             block_table=extended.block_table,
             prefix_len=prefix,
-            query_start=first_query,
-            query_count=torch.full_like(first_query, width),
-            key_start=first_key,
-            key_count=torch.full_like(first_query, (level + 1) * width),
+            query_start=query_start,
+            query_count=query_count,
+            key_start=key_start,
+            key_count=key_count,
             visible=frontier.visible,
             covers_batch=True,
             prefix_start=prefix_start,
@@ -94,8 +95,7 @@ def grow_shape(
             width=width,
             scratch_rows=limits.scratch_rows,
         )
-        positions = (extended.prefix_len + level).repeat_interleave(width)
-        last, state = head.level(frontier.tokens.reshape(-1), positions, hidden, rows)
+        last, state = head.level(frontier.tokens.reshape(-1), positions + level, hidden, rows)
         scores, tokens = head.children(last, width)
         frontier = grower.grow(scores.view(batch, width, width), tokens.view(batch, width, width))
         if level < shape.depth - 2:

@@ -69,9 +69,14 @@ class PlacedTrees:
     batch_rows: torch.Tensor
     node_rows: torch.Tensor
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether all rows of every tree are scheduled: what is of these is not selected then."""
+        return len(self.tree_rows) == self.tree.tokens.numel()
+
     def of_scheduled(self, values: torch.Tensor) -> torch.Tensor:
         """`[T, R]` values of tree rows to `[S]`, those of the scheduled rows."""
-        return values.flatten()[self.tree_rows]
+        return values.flatten() if self.are_whole else values.flatten()[self.tree_rows]
 
     def positions(self) -> torch.Tensor:
         """`[S] int64`: rotary positions; nodes stand at their depth behind the prefix."""
@@ -79,6 +84,8 @@ class PlacedTrees:
 
     def slots_by_position(self, slots: torch.Tensor) -> torch.Tensor:
         """`[T, R] int64`: of a group's `slots: [N]`, that of position i behind the root."""
+        if self.are_whole and len(slots) == len(self.batch_rows):
+            return slots.view_as(self.tree.tokens)
         offsets = index_range(self.tree.rows, slots.device)
         return slots[(self.first_row[:, None] + offsets).clamp_(max=slots.shape[0] - 1)]
 

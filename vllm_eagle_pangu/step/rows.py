@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.kernels.indices import causal, index_range, spans
 from vllm_eagle_pangu.kernels.tree_attention import AttentionRows
 
 # [X, Hk, K] each: rows of keys and of values.
@@ -70,6 +70,29 @@ class TreeRows(AttentionRows):
 class ChainRows(TreeRows):
     """Rows of each request that follow each other behind its prefix, all with their causal mask."""
 
+    @classmethod
+    def of(
+        cls,
+        block_table: torch.Tensor,  # [T, P] int32
+        prefix_len: torch.Tensor,  # [T] int64
+        start: torch.Tensor,  # [T] int32: the first row of each request
+        rows: int,  # of each
+        prefix_start: torch.Tensor | None,  # [T] int32
+        covers_batch: bool = True,
+    ) -> "ChainRows":
+        _, count = spans(len(start), rows, rows, start.device)
+        return cls(
+            block_table=block_table,
+            prefix_len=prefix_len.int(),
+            query_start=start,
+            query_count=count,
+            key_start=start,
+            key_count=count,
+            visible=causal(rows, start.device).expand(len(start), -1, -1),
+            covers_batch=covers_batch,
+            prefix_start=prefix_start,
+        )
+
     def within(self, window: int) -> TreeRows:
         """Each row as a request of its own, for each has another first key."""
         count = self.visible.shape[1]
@@ -116,8 +139,9 @@ class LevelRows(TreeRows):
     def store(self, scratch: LayerScratch, key: torch.Tensor, value: torch.Tensor) -> KeyValue:
         rows = slice(self.level * self.width, (self.level + 1) * self.width)
         for kept, new in ((scratch.key, key), (scratch.value, value)):
-            per_request = kept.unflatten(0, (-1, self.scratch_rows))
-            per_request[: new.shape[0] // self.width, rows] = new.unflatten(0, (-1, self.width))
+            per_request = kept.view(-1, self.scratch_rows, *new.shape[1:])
+            of_level = new.view(-1, self.width, *new.shape[1:])
+            per_request[: len(of_level), rows] = of_level
         return scratch.key, scratch.value
 
     def within(self, window: int) -> "LevelRows":

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.policy import TreePolicy
+from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
 from vllm_eagle_pangu.step.accept import Accepted, accept
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.commit import Pages, commit
@@ -16,9 +16,16 @@ from vllm_eagle_pangu.step.drafter import Drafter
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import TargetStates
 from vllm_eagle_pangu.step.place import Placed, ScheduledTree, place
-from vllm_eagle_pangu.step.report import Unseen, report
 from vllm_eagle_pangu.step.stages import Stages
 from vllm_eagle_pangu.step.view import BatchView
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A plain step of a rest, `rows` tokens of `batch` requests: nothing is placed or accepted."""
+
+    batch: int
+    rows: int
 
 
 @dataclass
@@ -39,15 +46,11 @@ class Step:
     rests: bool = False
 
     def begin(self, batch: int, rows: int, has_trees: bool) -> Unseen | None:
-        """A step begins. Where it is of a rest and nobody watches it, it passes unseen, and `miss`
-        and `end` take the place of all that follows."""
+        """A step begins. Where it is of a rest and nobody watches it, it passes unseen: its rows
+        are the drafter's to `miss`, and only `end` follows."""
         asked = batch > 0 and not has_trees and self.drafter.may_miss
         self.rests = asked and self.policy.rests(batch)
         return Unseen(batch, rows) if self.rests and not self.stages.observers else None
-
-    def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
-        """The drafter leaves out what the step writes into `slots: [N]`, by KV cache group."""
-        self.drafter.miss(slots)
 
     def before(self, view: BatchView, scheduled: Sequence[ScheduledTree]) -> Placed:
         """Place the scheduled trees, in the order of their requests."""
@@ -70,7 +73,7 @@ class Step:
     def draft(self, accepted: Accepted, target: TargetStates) -> Drafted:
         """Grow the trees that the next step verifies."""
         if self.rests:
-            self.miss(accepted.placed.view.slots)
+            self.drafter.miss(accepted.placed.view.slots)
             return Drafted()
         requests = accepted.placed.view.requests
         able = self.drafter.requests(accepted)
@@ -89,6 +92,23 @@ class Step:
     def end(self, step: Accepted | Unseen) -> None:
         """The step is over: its times are known."""
         self.stages.enter("between")
-        told = report(step, self.stages.times)
+        told = _report(step, self.stages.times)
         self.stages.ended(told)
         self.policy.observe(told)
+
+
+def _report(step: Accepted | Unseen, seconds: Mapping[str, float]) -> StepReport:
+    """`seconds`: what each stage took."""
+    if isinstance(step, Unseen):
+        return StepReport(step.batch, step.rows, (), (), None, None, seconds)
+    view, placed, trees = step.placed.view, step.placed.trees, step.trees
+    scheduled = () if placed is None else placed.scheduled
+    return StepReport(
+        batch=view.batch_size,
+        rows=view.rows,
+        requests=[view.requests[tree.request] for tree in scheduled],
+        shapes=[tree.pending.shape for tree in scheduled],
+        tree=None if placed is None else placed.tree,
+        paths=None if trees is None else trees.paths,
+        seconds=seconds,
+    )

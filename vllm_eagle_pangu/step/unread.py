@@ -41,12 +41,11 @@ class Unread:
         first, self.count = self.count, self.count + len(rows.tokens)
         self._steps += 1
         self._make_room(taps)
-        for kept, new in zip(self._numbers, (rows.tokens, rows.positions, rows.slots), strict=True):
-            kept[first : self.count] = new
-        every = index_range(len(taps[0]), taps[0].device)
-        parts = self._taps[first : self.count].chunk(len(taps), dim=1)
-        for part, tap in zip(parts, taps, strict=True):
-            part.copy_(tap if rows.hidden_rows is every else tap[rows.hidden_rows])
+        new = slice(first, self.count)
+        torch.stack((rows.tokens, rows.positions, rows.slots), out=self._numbers[:, new])
+        if rows.hidden_rows is not index_range(len(taps[0]), taps[0].device):
+            taps = [tap[rows.hidden_rows] for tap in taps]
+        torch.cat(tuple(taps), dim=1, out=self._taps[new])
         return first
 
     def read(self, head: Head) -> torch.Tensor:

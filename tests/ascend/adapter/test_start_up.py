@@ -148,7 +148,7 @@ def test_our_methods_stand_before_vllm_ascends_and_those_before_vllms(on_host):
     from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
     from vllm_ascend.worker.worker import NPUWorker
 
-    from vllm_eagle_pangu.engine.ascend import attention, proposer, runner, worker
+    from vllm_eagle_pangu.engine.ascend import attention, runner, worker
     from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
     from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
     from vllm_eagle_pangu.engine.worker import TreeWorkerMixin
@@ -166,7 +166,7 @@ def test_our_methods_stand_before_vllm_ascends_and_those_before_vllms(on_host):
             TreeBuilderMixin,
             attention_v1.AscendAttentionMetadataBuilder,
         ),
-        (proposer.TreeAscendProposer, AscendEagleProposer),
+        (runner.TreeAscendProposer, AscendEagleProposer),
         (attention.TreeAscendAttentionBackend, attention_v1.AscendAttentionBackend),
     ]
     for ours, *behind in orders:

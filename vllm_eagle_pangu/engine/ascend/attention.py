@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm.model_executor.layers.attention import Attention
     from vllm_ascend.attention.attention_v1 import AscendMetadata
 
-    from vllm_eagle_pangu.engine.ascend.head_pass import HeadTreeMetadata
+    from vllm_eagle_pangu.engine.draft_head import TreeOnlyMetadata
 
 KVPages = tuple[torch.Tensor, torch.Tensor]
 
@@ -101,7 +101,7 @@ class TreeAscendAttentionImpl(TreeAttentionMixin, AscendAttentionBackendImpl):
         key: torch.Tensor,  # [N, Hk, K]
         value: torch.Tensor,  # [N, Hk, K]
         kv_cache: KVPages,
-        attn_metadata: "AscendMetadata | HeadTreeMetadata | None",
+        attn_metadata: "AscendMetadata | TreeOnlyMetadata | None",
         output: torch.Tensor,  # [N, H, K]
         **scales: torch.Tensor | None,  # of a quantized output
     ) -> torch.Tensor:

@@ -6,14 +6,15 @@
 differ; those that it reads are translated here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from vllm_ascend.spec_decode import AscendEagleProposer
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.engine.ascend.head_pass import AscendDraftHead
-from vllm_eagle_pangu.engine.ascend.proposer import TreeAscendProposer
+from vllm_eagle_pangu.engine.ascend.draft_head import AscendDraftHead
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 from vllm_eagle_pangu.env import DISABLE_NPU_FUSED, npu_attention
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import AttentionLayer, refuse_beyond_limits
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
     from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
 
 
+class TreeAscendProposer(AscendEagleProposer):
+    """The loader of the head and owner of its groups, of the class that vllm-ascend's runner
+    asserts; trees are drafted by `step.draft`."""
+
+    def _propose(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise AssertionError("a chain would be drafted where the runner drafts trees")
+
+    def dummy_run(self, *args: Any, **kwargs: Any) -> None:
+        """One pass over as many rows, where vllm-ascend's makes one for each drafted token."""
+        with lent(self, num_speculative_tokens=1):
+            super().dummy_run(*args, **kwargs)
+
+
 class TreeNPUModelRunner(TreeRunnerMixin, NPUModelRunner):
     """vllm-ascend's runner plus the tree step: attention by Ascend's operators, the rest in torch.
 
@@ -33,11 +47,14 @@ class TreeNPUModelRunner(TreeRunnerMixin, NPUModelRunner):
     """
 
     device_implementation = "reference"
-    head_class = AscendDraftHead
 
     def attention_implementation(self) -> str:
         """See `TreeRunnerMixin`: Ascend's own operators, unless switched off."""
         return "reference" if self.reference_mode else npu_attention()
+
+    def load_head(self) -> AscendDraftHead:
+        """See `TreeRunnerMixin`."""
+        return AscendDraftHead(self.drafter, self.ops)
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         """Raises ValueError for a layer beyond the limits of Ascend's operators."""

@@ -3,37 +3,23 @@
 
 import copy
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from vllm_eagle_pangu.engine.draft_head import DraftHead
-from vllm_eagle_pangu.engine.head_pass import Pass, TreeOnlyMetadata
+from vllm_eagle_pangu.engine.draft_head import DraftHead, TreeOnlyMetadata
 
 if TYPE_CHECKING:
-    from vllm.v1.spec_decode.eagle import EagleProposer
     from vllm_ascend.attention.attention_v1 import AscendMetadata
     from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
 
-    from vllm_eagle_pangu.core.ops import Ops
     from vllm_eagle_pangu.step.extend import Extension
 
 
-@dataclass(frozen=True)
-class HeadTreeMetadata(TreeOnlyMetadata):
-    """Of a pass in which every row belongs to a tree.
-
-    `slot_mapping: [n]`, or None: vllm-ascend's layers find page slots in their metadata.
-    """
-
-    slot_mapping: torch.Tensor | None
-
-
-class AscendPass(Pass):
-    """Runs any head over n rows inside vllm-ascend's forward context."""
+class AscendDraftHead(DraftHead):
+    """`step.head.Head`, loaded by vllm-ascend's proposer, inside vllm-ascend's forward context."""
 
     def context(
         self,
@@ -41,27 +27,15 @@ class AscendPass(Pass):
         metadata: "AscendMetadata | TreeOnlyMetadata",
         slots: torch.Tensor | None,
     ) -> AbstractContextManager[None]:
-        """See `Pass`."""
-        slots = None if slots is None else slots.int()
-        if isinstance(metadata, TreeOnlyMetadata):
-            metadata = HeadTreeMetadata(metadata.tree, slots)
-        else:
-            metadata.slot_mapping = slots
+        """See `DraftHead`."""
+        metadata.slot_mapping = None if slots is None else slots.int()
         return set_ascend_forward_context(
             dict.fromkeys(self.layer_names, metadata),
-            self.vllm_config,
+            self.proposer.vllm_config,
             num_tokens=rows,
             num_actual_tokens=rows,
             is_draft_model=True,
         )
-
-
-class AscendDraftHead(DraftHead):
-    """`step.head.Head`, loaded by vllm-ascend's proposer."""
-
-    def __init__(self, proposer: "EagleProposer", ops: "Ops") -> None:
-        super().__init__(proposer, ops)
-        self.run = AscendPass(self.model, proposer.vllm_config, self.run.layer_names)
 
     def extend_metadata(
         self, extension: "Extension", common: "AscendCommonAttentionMetadata | None"
