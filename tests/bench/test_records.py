@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records survive a kill, and errors give way to measurements."""
 
+import fcntl
 import json
+
+import pytest
 
 from vllm_eagle_pangu.bench.records import (
     COUNTS,
@@ -49,3 +52,22 @@ def test_a_measurement_replaces_an_error_and_no_error_a_measurement(tmp_path):
     (found,) = read_records(tmp_path).values()
     assert found["tau"] == 3
     assert key_of(found) == key_of(failed)
+
+
+def test_records_are_locked_till_they_are_closed(tmp_path):
+    with (
+        open_records(tmp_path),
+        (tmp_path / RECORDS).open() as other,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    open_records(tmp_path).close()
+
+
+def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError("No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ValueError, match=r"cannot lock a file .*; name one"):
+        open_records(tmp_path)

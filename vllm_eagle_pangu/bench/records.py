@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records: one line for each measurement, appended as soon as it is there."""
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.files import write_csv
 
 Record = dict[str, Any]
@@ -34,10 +36,20 @@ def key_of(record: Record) -> Key:
 
 
 def open_records(folder: Path) -> TextIO:
-    """A folder's records, to append lines to. A line that a killed process cut is taken off."""
+    """A folder's records, to append lines to, locked till they are closed or this process ends: a
+    second run of the folder waits. A line that a killed process cut is taken off.
+
+    Raises ValueError where the folder's file system has no locks.
+    """
     path = folder / RECORDS
     folder.mkdir(parents=True, exist_ok=True)
     file = path.open("a", encoding="utf-8", buffering=1)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        file.close()
+        mend = "name one on a file system that has locks"
+        raise refusal("--out", str(folder), f"cannot lock a file ({error})", mend) from error
     whole = path.read_bytes()
     if not whole.endswith(b"\n"):
         file.truncate(whole.rfind(b"\n") + 1)

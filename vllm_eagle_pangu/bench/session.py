@@ -26,8 +26,8 @@ class Session:
         options = asdict(bench.config.engine) | {"seed": bench.config.seed}
         options["kv_cache_memory_bytes"] = options.pop("kv_cache_bytes")
         self.pool = EnginePool(str(bench.target), options, bench.config.hosts)
-        self.records = read_records(bench.out)
         self._file = open_records(bench.out)
+        self.records = read_records(bench.out)
 
     def close(self) -> None:
         self.pool.close()
