@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
-from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
+from vllm_eagle_pangu.core.remembered import narrower
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch

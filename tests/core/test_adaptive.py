@@ -14,9 +14,9 @@ from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, Account, AdaptiveSh
 from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES
-from vllm_eagle_pangu.core.narrower import narrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.remembered import narrower
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
