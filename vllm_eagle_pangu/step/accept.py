@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accept: the target's draws to the path of each tree that they follow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.paths import AcceptedPaths
+from vllm_eagle_pangu.core.policy import StepReport
 from vllm_eagle_pangu.kernels.indices import index_range
 from vllm_eagle_pangu.step.place import Placed, PlacedTrees
 
@@ -32,6 +34,32 @@ class Accepted:
     def logit_rows(self) -> torch.Tensor:
         """`[B, D+1] int64`: the row of logits that each emitted token was drawn at."""
         return self.placed.first_logits[:, None] + self.paths.rows
+
+    def report(self, seconds: Mapping[str, float]) -> StepReport:
+        """What the step did; `seconds`: what each stage took."""
+        view, placed, trees = self.placed.view, self.placed.trees, self.trees
+        scheduled = () if placed is None else placed.scheduled
+        return StepReport(
+            batch=view.batch_size,
+            rows=view.rows,
+            requests=[view.requests[tree.request] for tree in scheduled],
+            shapes=[tree.pending.shape for tree in scheduled],
+            tree=None if placed is None else placed.tree,
+            paths=None if trees is None else trees.paths,
+            seconds=seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A plain step of a rest, `rows` tokens of `batch` requests: nothing is placed or accepted."""
+
+    batch: int
+    rows: int
+
+    def report(self, seconds: Mapping[str, float]) -> StepReport:
+        """See `Accepted`."""
+        return StepReport(self.batch, self.rows, (), (), None, None, seconds)
 
 
 def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepted:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step: two halves around the target's forward, which is vLLM's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
-from vllm_eagle_pangu.step.accept import Accepted, accept
+from vllm_eagle_pangu.core.policy import TreePolicy
+from vllm_eagle_pangu.step.accept import Accepted, Unseen, accept
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.commit import Pages, commit
 from vllm_eagle_pangu.step.drafter import Drafter
@@ -18,14 +18,6 @@ from vllm_eagle_pangu.step.head import TargetStates
 from vllm_eagle_pangu.step.place import Placed, ScheduledTree, place
 from vllm_eagle_pangu.step.stages import Stages
 from vllm_eagle_pangu.step.view import BatchView
-
-
-@dataclass(frozen=True)
-class Unseen:
-    """A plain step of a rest, `rows` tokens of `batch` requests: nothing is placed or accepted."""
-
-    batch: int
-    rows: int
 
 
 @dataclass
@@ -92,23 +84,6 @@ class Step:
     def end(self, step: Accepted | Unseen) -> None:
         """The step is over: its times are known."""
         self.stages.enter("between")
-        told = _report(step, self.stages.times)
+        told = step.report(self.stages.times)
         self.stages.ended(told)
         self.policy.observe(told)
-
-
-def _report(step: Accepted | Unseen, seconds: Mapping[str, float]) -> StepReport:
-    """`seconds`: what each stage took."""
-    if isinstance(step, Unseen):
-        return StepReport(step.batch, step.rows, (), (), None, None, seconds)
-    view, placed, trees = step.placed.view, step.placed.trees, step.trees
-    scheduled = () if placed is None else placed.scheduled
-    return StepReport(
-        batch=view.batch_size,
-        rows=view.rows,
-        requests=[view.requests[tree.request] for tree in scheduled],
-        shapes=[tree.pending.shape for tree in scheduled],
-        tree=None if placed is None else placed.tree,
-        paths=None if trees is None else trees.paths,
-        seconds=seconds,
-    )
