@@ -6,7 +6,7 @@ from dataclasses import fields
 import torch
 
 from vllm_eagle_pangu.kernels.native import NativeOp
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees
 from vllm_eagle_pangu.kernels.tree_prune.reference import LEAST, MOST, PRIOR, STEP, Belief
 
 # Fields of `Call` in cpu/tree_prune.cpp.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from vllm_eagle_pangu.kernels.indices import index_range
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees
 
 # Probabilities nearer to 0 or 1 are taken for these, as logarithms.
 LEAST, MOST = -13.8, -1e-6
