@@ -2,7 +2,7 @@
 """Accepted tokens to the drafter's next input rows."""
 
 from vllm_eagle_pangu.kernels.draft_batch import reference
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.draft_batch.reference import DraftRows
 from vllm_eagle_pangu.kernels.implementations import Op
 
 __all__ = ["DraftRows", "draft_batch"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths
 
 
 @dataclass(frozen=True)

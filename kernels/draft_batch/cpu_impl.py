@@ -5,9 +5,9 @@ import ctypes
 
 import torch
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
+from vllm_eagle_pangu.kernels.draft_batch.reference import DraftRows
 from vllm_eagle_pangu.kernels.native import NativeOp
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths
 
 _run = NativeOp(__file__, "draft_batch", "@15P7q", result=ctypes.c_int32)
 prepare = _run.prepare

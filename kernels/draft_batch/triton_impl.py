@@ -5,8 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.draft_batch.reference import DraftRows
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths
 from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 # Rows that a program fills at a time: a tree has D+1, a prefill chunk many.

@@ -89,14 +89,11 @@ def make_page_inputs(case: PagesCase, seed: int = 0, device: str = "cpu") -> dic
         heads, block_size, size = case.heads, case.block_size, case.head_size
         if case.layout == "amx":
             return PagedKV.of_amx_tiles(filled(blocks, heads, block_size, 2 * size))
-        if case.layout == "vec":
-            key = filled(blocks, heads, size, block_size).transpose(2, 3)
-            return PagedKV(key, filled(blocks, heads, block_size, size))
-        if case.layout == "HND":
-            shape = (blocks, heads, block_size, size)
-            return PagedKV(filled(*shape), filled(*shape))
-        shape = (blocks, block_size, heads, size)
-        return PagedKV(filled(*shape).transpose(1, 2), filled(*shape).transpose(1, 2))
+        if case.layout == "NHD":
+            key, value = (filled(blocks, block_size, heads, size).transpose(1, 2) for _ in range(2))
+        else:
+            key, value = (filled(blocks, heads, block_size, size) for _ in range(2))
+        return PagedKV(key.mT.contiguous().mT if case.layout == "vec" else key, value)
 
     def filled(*shape: int) -> torch.Tensor:
         return torch.full(shape, 7.0).to(case.page_dtype).to(device)

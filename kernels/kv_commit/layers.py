@@ -16,9 +16,6 @@ class CommitLayers:
 
     `keys`, `values`: L scratches `[S, Hk, K]`, one shape, dtype and strides for all, elements of a
     head adjacent; `pages`: L pairs of one shape, dtype and strides.
-
-    Raises:
-        ValueError: the layers differ, or scratch and pages do not fit each other.
     """
 
     keys: Sequence[torch.Tensor]
@@ -28,7 +25,17 @@ class CommitLayers:
     addresses: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self._check()
+        scratches = [*self.keys, *self.values]
+        assert scratches, "commit: no layers"
+        assert len(self.keys) == len(self.values) == len(self.pages), "commit: counts differ"
+        assert _alike(scratches), "commit: scratches differ in shape, dtype or strides"
+        assert scratches[0].stride(2) == 1, "commit: elements of a scratch's head are not adjacent"
+        for side in ("key", "value"):
+            pages = [getattr(pair, side) for pair in self.pages]
+            assert _alike(pages), f"commit: {side} pages differ in shape, dtype or strides"
+        _, heads, _, head_size = self.pages[0].shape
+        fits = (heads, head_size) == scratches[0].shape[1:]
+        assert fits, "commit: pages have other heads than the scratch"
         rows = [
             [key.data_ptr(), value.data_ptr(), pages.key.data_ptr(), pages.value.data_ptr()]
             for key, value, pages in zip(self.keys, self.values, self.pages, strict=True)
@@ -56,19 +63,6 @@ class CommitLayers:
         """Assert that there is a scratch row for each of `slots: [S]`."""
         assert slots.shape[0] <= self.keys[0].shape[0], (slots.shape, self.keys[0].shape)
 
-    def _check(self) -> None:
-        scratches = [*self.keys, *self.values]
-        _require(bool(self.keys), "no layers")
-        _require(len(self.keys) == len(self.values) == len(self.pages), "counts differ")
-        _require(_alike(scratches), "scratches differ in shape, dtype or strides")
-        _require(scratches[0].stride(2) == 1, "elements of a scratch's head are not adjacent")
-        for side in ("key", "value"):
-            pages = [getattr(pair, side) for pair in self.pages]
-            _require(_alike(pages), f"{side} pages differ in shape, dtype or strides")
-        first = self.pages[0]
-        fits = (first.shape[1], first.shape[3]) == scratches[0].shape[1:]
-        _require(fits, "pages have other heads than the scratch")
-
 
 def _alike(tensors: list[torch.Tensor]) -> bool:
     return len(set(map(_layout, tensors))) == 1
@@ -76,8 +70,3 @@ def _alike(tensors: list[torch.Tensor]) -> bool:
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.stride()
-
-
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise ValueError(f"commit: {reason}; the layers of one commit share one layout")

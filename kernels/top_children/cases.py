@@ -52,19 +52,16 @@ def make_inputs(case: TopCase, seed: int = 0, device: str = "cpu") -> dict[str, 
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(case.rows, case.vocab, generator=generator) * 4
     coin = torch.rand(logits.shape, generator=generator)
-    if case.logits == "ties":
-        logits = logits.round()
-    elif case.logits == "rising":
-        logits = logits.sort().values
-    elif case.logits == "holes":
-        logits = logits.masked_fill(coin < 0.5, torch.nan).masked_fill(coin > 0.6, -torch.inf)
-    elif case.logits == "nothing":
-        nothing = torch.full_like(logits, -torch.inf).masked_fill(coin < 0.5, torch.nan)
-        logits[::2] = nothing[::2]
-    elif case.logits == "infinite":
-        logits[::2, ::50] = torch.inf
-    else:
-        assert case.logits == "random", case.logits
+    row, token = torch.arange(case.rows)[:, None], torch.arange(case.vocab)
+    even, holes = row % 2 == 0, logits.masked_fill(coin < 0.5, torch.nan)
+    logits = {
+        "random": logits,
+        "ties": logits.round(),
+        "rising": logits.sort().values,
+        "holes": holes.masked_fill(coin > 0.6, -torch.inf),
+        "nothing": holes.masked_fill(coin >= 0.5, -torch.inf).where(even, logits),
+        "infinite": logits.masked_fill(even & (token % 50 == 0), torch.inf),
+    }[case.logits]
     target_ids = torch.randperm(2 * case.vocab, generator=generator)[: case.vocab]
     return {
         "logits": logits.to(device, case.dtype),

@@ -3,7 +3,7 @@
 
 from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_accept import reference
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths
 
 __all__ = ["AcceptedPaths", "tree_accept"]
 

@@ -4,7 +4,7 @@
 import torch
 
 from vllm_eagle_pangu.kernels.native import NativeOp
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths
 
 _run = NativeOp(__file__, "tree_accept", "@7P3q")
 prepare = _run.prepare

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths
 from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of tree_attention, for tests and benchmarks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import torch
 
+from vllm_eagle_pangu.kernels.npu_runtime import DTYPES
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV, pages_of
 from vllm_eagle_pangu.kernels.tree_attention.rows import AttentionRows
 
@@ -97,6 +98,22 @@ CASES = (
     verify_case(
         "window_bfloat16", (300, 65), (9, 13), starts=(150, 17), dtype=torch.bfloat16, head_size=64
     ),
+)
+
+# Pages as vllm-ascend lays them out, with room for a tree behind them, within the limits of all of
+# Ascend's implementations.
+NPU_SHAPE: dict[str, Any] = {
+    "head_size": 128,
+    "block_size": 128,
+    "transposed_keys": False,
+    "heads_in_slots": True,
+    "room": True,
+}
+# No fused operator of Ascend's takes a window beside a tree's mask.
+NPU_CASES = tuple(
+    replace(case, **NPU_SHAPE, dtype=case.dtype if case.dtype in DTYPES else torch.bfloat16)
+    for case in CASES
+    if case.starts is None
 )
 
 

@@ -6,7 +6,6 @@ calls this once per layer, so the way in has to cost microseconds.
 """
 
 import functools
-import struct
 
 import torch
 
@@ -30,39 +29,32 @@ def tree_attention(call: AttentionCall) -> None:
     call.check_sizes()
     query, key, value, pages, rows, scale, output = call
     block_table, visible = rows.block_table, rows.visible
-    _, H, K = query.shape
-    page_key, page_value = pages.key, pages.value
-    _, Hk, block_size, _ = pages.shape
+    _, Hk, block_size, K = pages.shape
     query_stride, key_stride, value_stride = query.stride(), key.stride(), value.stride()
     output_stride = output.stride()
     assert query_stride[2] == key_stride[2] == value_stride[2] == output_stride[2] == 1, (
         "the elements of a head must be adjacent in query, key, value and output"
     )
     tensors = (
-        *(query, key, value, page_key, page_value, output, block_table, rows.prefix_start),
+        *(query, key, value, pages.key, pages.value, output, block_table, rows.prefix_start),
         *(rows.prefix_len, rows.query_start, rows.query_count, rows.key_start, rows.key_count),
         visible,
     )
-    packed = struct.pack(
-        _CALL,
+    op = _op(query.dtype)
+    packed = op.pack(
         *[0 if tensor is None else tensor.data_ptr() for tensor in tensors],
-        visible.shape[0],
-        H,
-        Hk,
-        K,
-        block_size,
-        pages.in_amx_tiles,
+        *(visible.shape[0], query.shape[1], Hk, K, block_size, pages.in_amx_tiles),
         *query_stride[:2],
         *key_stride[:2],
         *value_stride[:2],
         *output_stride[:2],
-        *page_key.stride()[:4],
-        *page_value.stride()[:4],
+        *pages.key.stride()[:4],
+        *pages.value.stride()[:4],
         block_table.stride(0),
         *visible.stride(),
         scale,
     )
-    _op(query.dtype).entry(packed)
+    op.entry(packed)
 
 
 @functools.cache

@@ -49,46 +49,35 @@ def refuse_beyond_limits(implementation: str, layer: AttentionLayer, requests: i
 
     Raises ValueError: name, value, limit and mend.
     """
-    limits = _splitfuse if implementation == SPLITFUSE else _fused
-    mend = "choose another of tree attention's implementations, or PANGU_FORCE_EAGER_ATTN=1"
-    rules = [*_common(layer), *limits(implementation, layer, requests)]
-    keep_within(f"tree attention by {implementation!r}", rules, mend)
-
-
-def _common(layer: AttentionLayer) -> list[Limit]:
-    heads, kv_heads, group = layer.heads, layer.kv_heads, layer.heads / layer.kv_heads
-    return [
+    heads, kv_heads, size, block = layer.heads, layer.kv_heads, layer.head_size, layer.block_size
+    group, width = heads / kv_heads, heads * size
+    limits: list[Limit] = [
         ("dtype", layer.dtype, layer.dtype in npu_runtime.DTYPES, "float16 or bfloat16"),
         ("heads", heads, heads % kv_heads == 0, f"a multiple of kv_heads={kv_heads}"),
         ("heads", heads, heads <= 256, "at most 256"),
         ("heads / kv_heads", group, group <= 64, "at most 64"),
     ]
-
-
-def _fused(implementation: str, layer: AttentionLayer, requests: int) -> list[Limit]:
-    """FIA with pages: ragged rows (TND) for the prefix alone, or padded ones (BSND)."""
-    size, block = layer.head_size, layer.block_size
-    pages = ("block_size", block, block in (128, 256, 384, 512), "128, 256, 384 or 512")
-    if implementation == PADDED:
-        width = layer.heads * size
-        return [
-            pages,
-            ("head_size", size, size % 16 == 0 and size <= 512, "a multiple of 16, at most 512"),
-            ("heads * head_size", width, width < 65535, "less than 65535"),
-            ("requests", requests, requests <= 65536, "at most 65536"),
+    if implementation == SPLITFUSE:
+        limits += [
+            ("block_size", block, block <= 128, "at most 128"),
+            ("block_size * head_size", block * size, block * size <= 16384, "at most 16384"),
+            ("heads * head_size", width, width <= 16384, "at most 16384"),
+            ("requests", requests, requests <= 2000, "at most 2000"),
         ]
-    return [
-        pages,
-        ("head_size", size, size in (64, 128, 192), "64, 128 or 192"),
-        ("requests", requests, requests <= 4096, "at most 4096"),
-    ]
-
-
-def _splitfuse(implementation: str, layer: AttentionLayer, requests: int) -> list[Limit]:
-    size, block, heads = layer.head_size, layer.block_size, layer.heads
-    return [
-        ("block_size", block, block <= 128, "at most 128"),
-        ("block_size * head_size", block * size, block * size <= 16384, "at most 16384"),
-        ("heads * head_size", heads * size, heads * size <= 16384, "at most 16384"),
-        ("requests", requests, requests <= 2000, "at most 2000"),
-    ]
+    else:
+        # FIA with pages: ragged rows (TND) for the prefix alone, or padded ones (BSND).
+        limits += [("block_size", block, block in (128, 256, 384, 512), "128, 256, 384 or 512")]
+        if implementation == PADDED:
+            fits = size % 16 == 0 and size <= 512
+            limits += [
+                ("head_size", size, fits, "a multiple of 16, at most 512"),
+                ("heads * head_size", width, width < 65535, "less than 65535"),
+                ("requests", requests, requests <= 65536, "at most 65536"),
+            ]
+        else:
+            limits += [
+                ("head_size", size, size in (64, 128, 192), "64, 128 or 192"),
+                ("requests", requests, requests <= 4096, "at most 4096"),
+            ]
+    mend = "choose another of tree attention's implementations, or PANGU_FORCE_EAGER_ATTN=1"
+    keep_within(f"tree attention by {implementation!r}", limits, mend)

@@ -3,7 +3,7 @@
 
 from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_build import reference
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees
 
 __all__ = ["Trees", "tree_build"]
 

@@ -4,7 +4,7 @@
 import torch
 
 from vllm_eagle_pangu.kernels.native import NativeOp
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees, check_sizes
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees, check_sizes
 
 # Fields of `Call` in cpu/tree_build.cpp.
 _run = NativeOp(__file__, "tree_build", "@10P4q")

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees, check_sizes
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees, check_sizes
 from vllm_eagle_pangu.kernels.triton_runtime import launch
 
 # Elements of a tile [rows, candidates]: 64 registers a thread at 4 warps.

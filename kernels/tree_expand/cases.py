@@ -51,7 +51,8 @@ def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[st
     if level > 1:
         kept = level_slice(width, level - 1)
         order = torch.rand(batch, kept.stop - kept.start, generator=generator).argsort(dim=1)
-        score = _log_probabilities((batch, width), case, generator)
+        score = torch.rand(batch, width, generator=generator).log()
+        score = score.round() if case.scores == "ties" else score
         parts = {
             "tokens": torch.randint(1000, (batch, width), generator=generator),
             "score": score.sort(dim=1, descending=True).values,
@@ -60,17 +61,10 @@ def make_inputs(case: ExpandCase, seed: int = 0, device: str = "cpu") -> dict[st
             "candidate": order[:, :width] + kept.start + 1,
         }
         above = Frontier(**{k: v.to(device) for k, v in parts.items()}, level=level - 1)
-    scores = spoilt(_log_probabilities(size, case, generator), case.scores, generator)
+    scores = spoilt(torch.rand(size, generator=generator).log(), case.scores, generator)
     return {
         "candidates": candidates,
         "above": above,
         "scores": scores.to(device, case.dtype),
         "tokens": torch.randint(1000, size, generator=generator).to(device),
     }
-
-
-def _log_probabilities(
-    size: tuple[int, ...], case: ExpandCase, generator: torch.Generator
-) -> torch.Tensor:
-    scores = torch.rand(size, generator=generator).log()
-    return scores.round() if case.scores == "ties" else scores

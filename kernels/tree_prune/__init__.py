@@ -3,7 +3,7 @@
 
 from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_prune import reference
-from vllm_eagle_pangu.kernels.tree_prune.belief import Belief
+from vllm_eagle_pangu.kernels.tree_prune.reference import Belief
 
 __all__ = ["Belief", "tally_paths", "tree_prune"]
 

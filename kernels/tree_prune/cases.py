@@ -9,8 +9,8 @@ import torch
 from vllm_eagle_pangu.kernels.mask import ancestor_table, visible_rows
 from vllm_eagle_pangu.kernels.tree_accept.cases import AcceptCase
 from vllm_eagle_pangu.kernels.tree_accept.cases import make_inputs as accept_inputs
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
-from vllm_eagle_pangu.kernels.tree_prune.belief import Belief
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees
+from vllm_eagle_pangu.kernels.tree_prune.reference import Belief
 
 # Of a chance, between implementations: both compute in float64, from the same float32 scores.
 TOLERANCE = 1e-12

@@ -6,8 +6,8 @@ from dataclasses import fields
 import torch
 
 from vllm_eagle_pangu.kernels.native import NativeOp
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
-from vllm_eagle_pangu.kernels.tree_prune.belief import LEAST, MOST, PRIOR, STEP, Belief
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees
+from vllm_eagle_pangu.kernels.tree_prune.reference import LEAST, MOST, PRIOR, STEP, Belief
 
 # Fields of `Call` in cpu/tree_prune.cpp.
 _CALL = "@18P3q5d"

@@ -16,8 +16,7 @@ from vllm_eagle_pangu.kernels.draft_batch.reference import draft_batch
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.kv_commit.reference import commit_slots
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.tree_accept.reference import tree_accept
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths, tree_accept
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
 from vllm_eagle_pangu.kernels.tree_build.reference import tree_build
 from vllm_eagle_pangu.kernels.tree_expand.frontier import level_slice

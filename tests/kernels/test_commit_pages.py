@@ -143,5 +143,5 @@ def test_layers_that_do_not_fit_one_commit_are_refused(change, reason):
         for field in dataclasses.fields(layers)
         if field.init
     }
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(AssertionError, match=reason):
         CommitLayers(**{**given, **change(layers)})

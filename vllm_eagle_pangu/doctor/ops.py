@@ -128,7 +128,7 @@ def _cases(op: str, implementation: str) -> Sequence[Any]:
         made = _module(op)
         return [case for case in made.PAGES_CASES if made.writes(implementation, case)]
     if op == "tree_attention" and implementation.startswith("npu"):
-        return import_module("vllm_eagle_pangu.kernels.tree_attention.npu_cases").NPU_CASES
+        return _module(op).NPU_CASES
     return _module(op).CASES
 
 

@@ -5,8 +5,12 @@ import random
 
 import torch
 
-from vllm_eagle_pangu.kernels.tree_attention.cases import AttentionCase, level_case, verify_case
-from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE
+from vllm_eagle_pangu.kernels.tree_attention.cases import (
+    NPU_SHAPE,
+    AttentionCase,
+    level_case,
+    verify_case,
+)
 
 
 def random_case(draw: random.Random, dtype: torch.dtype) -> AttentionCase:
@@ -14,7 +18,7 @@ def random_case(draw: random.Random, dtype: torch.dtype) -> AttentionCase:
     requests, kv_heads = draw.randint(1, 5), draw.choice((1, 2, 3))
     longest = draw.choice((5, 140, 300))
     prefixes = tuple(draw.choice((0, 127, 128, draw.randint(0, longest))) for _ in range(requests))
-    options = SHAPE | {
+    options = NPU_SHAPE | {
         "heads": kv_heads * draw.randint(1, 4),
         "kv_heads": kv_heads,
         "head_size": draw.choice((64, 128)),

@@ -6,7 +6,7 @@ import pytest
 from vllm_eagle_pangu.doctor import machine, ops
 from vllm_eagle_pangu.doctor.finding import OK, WRONG
 from vllm_eagle_pangu.kernels.npu_runtime import OPERATORS
-from vllm_eagle_pangu.kernels.tree_attention.npu_cases import NPU_CASES
+from vllm_eagle_pangu.kernels.tree_attention.cases import NPU_CASES
 
 
 def test_versions_and_names_of_vllm_ascend_are_found_and_cann_is_missed():

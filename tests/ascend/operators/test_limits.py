@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import prepare, tree_attention
-from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
-from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE
+from vllm_eagle_pangu.kernels.tree_attention.cases import NPU_SHAPE, make_inputs, verify_case
 from vllm_eagle_pangu.kernels.tree_attention.npu_limits import AttentionLayer, refuse_beyond_limits
 
 LAYER = AttentionLayer(heads=32, kv_heads=8, head_size=128, block_size=128, dtype=torch.bfloat16)
@@ -68,7 +67,7 @@ def test_beyond_a_limit_is_refused_by_name(
 def test_a_call_beyond_the_limits_is_refused(
     implementation: str, change: dict[str, Any], message: str
 ) -> None:
-    options = SHAPE | {"dtype": torch.bfloat16} | change
+    options = NPU_SHAPE | {"dtype": torch.bfloat16} | change
     with pytest.raises(ValueError, match=message):
         tree_attention(
             **make_inputs(verify_case("beyond", (100,), (3,), **options)),
@@ -78,7 +77,7 @@ def test_a_call_beyond_the_limits_is_refused(
 
 @pytest.mark.parametrize("implementation", (*SPLITFUSE, *PADDED))
 def test_a_block_table_without_room_for_the_tree_is_refused(implementation: str) -> None:
-    inputs = make_inputs(verify_case("full", (120,), (20,), dtype=torch.bfloat16, **SHAPE))
+    inputs = make_inputs(verify_case("full", (120,), (20,), dtype=torch.bfloat16, **NPU_SHAPE))
     table = inputs["rows"].block_table[:, :1].contiguous()
     inputs["rows"] = replace(inputs["rows"], block_table=table)
     with pytest.raises(ValueError, match="140 keys, and a block table of 1 pages holds 128"):

@@ -12,13 +12,12 @@ from torch.utils._pytree import tree_map_only
 from vllm_eagle_pangu.kernels.kv_commit import commit_pages
 from vllm_eagle_pangu.kernels.kv_commit.cases import PagesCase, make_page_inputs
 from vllm_eagle_pangu.kernels.tree_attention import tree_attention
-from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
-from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE
+from vllm_eagle_pangu.kernels.tree_attention.cases import NPU_SHAPE, make_inputs, verify_case
 
 from .operator_calls import Call, Calls
 from .stand_ins import UndocumentedError
 
-CASE = verify_case("ragged", (130, 3), (9, 5), gap=1, dtype=torch.bfloat16, **SHAPE)
+CASE = verify_case("ragged", (130, 3), (9, 5), gap=1, dtype=torch.bfloat16, **NPU_SHAPE)
 PREFIX, TREE = "npu_fused_infer_attention_score TND", "npu_fused_infer_attention_score BSND"
 MERGE, SPLITFUSE = "npu_attention_update", "_npu_paged_attention_splitfuse"
 WRITE, SCATTER = "_npu_reshape_and_cache", "npu_scatter_pa_kv_cache"

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.kernels.tree_attention import AttentionRows, tree_attention
-from vllm_eagle_pangu.kernels.tree_attention.cases import make_inputs, verify_case
+from vllm_eagle_pangu.kernels.tree_attention.cases import NPU_SHAPE, make_inputs, verify_case
 from vllm_eagle_pangu.kernels.tree_attention.comparison import (
     assert_as_exact_as_torch,
     rows_of_requests,
 )
-from vllm_eagle_pangu.kernels.tree_attention.npu_cases import SHAPE
 from vllm_eagle_pangu.kernels.tree_attention.npu_splitfuse import HIDDEN
 
 from .npu_cases import random_case
@@ -63,7 +62,7 @@ def test_error_is_at_most_twice_that_of_torch(
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_nothing_is_called_without_requests(implementation: str) -> None:
-    inputs = make_inputs(verify_case("none", (), (), dtype=torch.bfloat16, **SHAPE))
+    inputs = make_inputs(verify_case("none", (), (), dtype=torch.bfloat16, **NPU_SHAPE))
     tree_attention(**inputs, implementation=implementation)
 
 
@@ -71,7 +70,7 @@ def test_nothing_is_called_without_requests(implementation: str) -> None:
 @pytest.mark.usefixtures("any_dtype")
 def test_a_row_that_sees_nothing_becomes_0(implementation: str) -> None:
     """Of its tree; the prefix, where there is one, is seen by all."""
-    inputs = make_inputs(verify_case("blind", (0, 130), (9, 9), **SHAPE))
+    inputs = make_inputs(verify_case("blind", (0, 130), (9, 9), **NPU_SHAPE))
     inputs["rows"].visible[:, 4:] = False
     got = attended(inputs, implementation)
     torch.testing.assert_close(got, attended(inputs, "reference"))
@@ -81,13 +80,15 @@ def test_a_row_that_sees_nothing_becomes_0(implementation: str) -> None:
 @pytest.mark.parametrize("implementation", ("npu", "npu_torch_tree"))
 @pytest.mark.usefixtures("any_dtype")
 def test_a_block_table_may_point_nowhere_where_there_is_no_prefix(implementation: str) -> None:
-    inputs = make_inputs(verify_case("empty", (0, 130), (9, 9), **SHAPE | {"room": False}))
+    inputs = make_inputs(verify_case("empty", (0, 130), (9, 9), **NPU_SHAPE | {"room": False}))
     assert inputs["rows"].block_table[0, 0] == -1
     torch.testing.assert_close(attended(inputs, implementation), attended(inputs, "reference"))
 
 
 def test_an_additive_mask_hides_all_behind_a_requests_keys() -> None:
-    inputs = make_inputs(verify_case("shorter", (3, 130), (7, 7), dtype=torch.bfloat16, **SHAPE))
+    inputs = make_inputs(
+        verify_case("shorter", (3, 130), (7, 7), dtype=torch.bfloat16, **NPU_SHAPE)
+    )
     with Calls() as calls:
         tree_attention(**inputs, implementation="npu_splitfuse")
     assert (calls.made[0].arguments["mask"][:7, 10:] == HIDDEN).all()
@@ -98,7 +99,7 @@ def test_what_waits_for_the_device_is_made_once_per_pass(
     implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Layers of a pass share their rows."""
-    inputs = make_inputs(verify_case("layers", (130,), (20,), dtype=torch.bfloat16, **SHAPE))
+    inputs = make_inputs(verify_case("layers", (130,), (20,), dtype=torch.bfloat16, **NPU_SHAPE))
     first = attended(inputs, implementation)
     monkeypatch.setattr(AttentionRows, "once", lambda rows, key, make: rows.derived[key])
     assert torch.equal(attended(inputs, implementation), first)
@@ -107,7 +108,7 @@ def test_what_waits_for_the_device_is_made_once_per_pass(
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_causal_mask_in_a_trees_place_is_seen(implementation: str) -> None:
     """The cases above have branches."""
-    inputs = make_inputs(verify_case("branches", (130,), (20,), dtype=torch.bfloat16, **SHAPE))
+    inputs = make_inputs(verify_case("branches", (130,), (20,), dtype=torch.bfloat16, **NPU_SHAPE))
     expected = attended(inputs, "reference")
     torch.testing.assert_close(attended(inputs, implementation), expected, rtol=0.02, atol=0.02)
     inputs["rows"].visible[:] = torch.ones(20, 20).tril().bool()
@@ -119,7 +120,7 @@ def test_a_causal_mask_in_a_trees_place_is_seen(implementation: str) -> None:
 
 def test_a_tree_mask_in_sparse_mode_3_comes_out_as_a_triangle() -> None:
     """What a ragged call over pages would do with a tree's mask: be silently wrong."""
-    inputs = make_inputs(verify_case("branches", (0,), (20,), dtype=torch.bfloat16, **SHAPE))
+    inputs = make_inputs(verify_case("branches", (0,), (20,), dtype=torch.bfloat16, **NPU_SHAPE))
     mask = torch.ones(2048, 2048, dtype=torch.bool)
     mask[:20, :20] = ~inputs["rows"].visible[0]
     rows = [inputs[name].nan_to_num(0.0) for name in ("query", "key", "value")]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from vllm_eagle_pangu.kernels.draft_batch.rows import DraftRows
-from vllm_eagle_pangu.kernels.tree_accept.paths import AcceptedPaths
-from vllm_eagle_pangu.kernels.tree_build.trees import Trees
+from vllm_eagle_pangu.kernels.draft_batch.reference import DraftRows
+from vllm_eagle_pangu.kernels.tree_accept.reference import AcceptedPaths
+from vllm_eagle_pangu.kernels.tree_build.reference import Trees
 
 from .launch import Argument, Role, TwinKernel, core_count
 

@@ -60,17 +60,12 @@ def percent(share: float) -> str:
 
 def microseconds(value: float) -> str:
     """Three digits, in the unit that reads best."""
-    for unit in ("µs", "ms"):
-        if value < 999.5:
-            return f"{_three_digits(value)} {unit}"
-        value /= 1000
-    return f"{_three_digits(value)} s"
-
-
-def _three_digits(value: float) -> str:
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    unit = "µs"
+    for longer in ("ms", "s"):
+        if value >= 999.5:
+            value, unit = value / 1000, longer
+    decimals = (value < 99.95) + (value < 9.995)
+    return f"{value:,.{decimals}f} {unit}"
 
 
 def _environment() -> Environment:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from vllm_eagle_pangu.checked import refusal, told
-from vllm_eagle_pangu.kernels.tree_prune.belief import LEAST, MOST
+from vllm_eagle_pangu.kernels.tree_prune.reference import LEAST, MOST
 from vllm_eagle_pangu.tracing.reader import read_lines, read_manifest
 from vllm_eagle_pangu.tracing.schema import REQUESTS, STEPS
 
