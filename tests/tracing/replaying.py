@@ -41,8 +41,8 @@ def run_command(path: Path, *options: str) -> int:
 
 
 def accepted_rows(failed: FailedStep) -> list[int]:
-    return failed.paths.rows[FAULTY, 1 : int(failed.paths.length[FAULTY]) + 1].tolist()
+    return failed.path.rows[FAULTY, 1 : int(failed.path.length[FAULTY]) + 1].tolist()
 
 
 def cache_slots(failed: FailedStep) -> torch.Tensor:
-    return commit_slots(failed.paths.rows, failed.caches[0].linear_slots)
+    return commit_slots(failed.path.rows, failed.caches[0].linear_slots)

@@ -71,11 +71,11 @@ def whole_step(batch: int = 2, seed: int = 0) -> FailedStep:
         ],
         scheduled_token_ids=[tokens[1:] for tokens in tree.tokens.tolist()],
         prefix_len=prefix_len,
-        counts=tree.valid.sum(1),
+        count=tree.valid.sum(1),
         greedy=[True] * batch,
         tree=tree,
         draws=draws,
-        paths=paths,
+        path=paths,
         caches=[
             CacheState(
                 group=0,

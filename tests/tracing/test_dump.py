@@ -42,10 +42,10 @@ def test_a_dump_holds_everything_that_was_known(tmp_path: Path):
         for name in ("prompt_token_ids", "output_token_ids", "scheduled_token_ids", "greedy"):
             assert getattr(request, name) == getattr(failed, name)[b], name
         assert request.prefix_len == failed.prefix_len[b]
-        assert request.count == failed.counts[b]
+        assert request.count == failed.count[b]
         assert request.draws[0].tolist() == failed.draws[b].tolist()
-        for field in dataclasses.fields(failed.paths):
-            expected = getattr(failed.paths, field.name)[b].tolist()
+        for field in dataclasses.fields(failed.path):
+            expected = getattr(failed.path, field.name)[b].tolist()
             assert getattr(request.path, field.name)[0].tolist() == expected
         again, tree = request.tree, failed.tree.select(torch.tensor([b]))
         for name in ("tokens", "parent", "depth", "valid", "visible", "score"):

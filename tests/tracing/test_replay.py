@@ -15,7 +15,7 @@ from .steps import walk, whole_step
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sound_step_replays_without_a_finding(tmp_path: Path, capsys, seed: int):
     failed = whole_step(batch=3, seed=seed)
-    assert int(failed.paths.length.min()) >= 2, "paths worth the name"
+    assert int(failed.path.length.min()) >= 2, "paths worth the name"
     path = dumped(tmp_path, failed)
     assert replay(path) == []
     assert run_command(path) == 0
@@ -29,10 +29,10 @@ def test_a_cut_tree_and_draws_of_the_walk_alone_are_sound(tmp_path: Path):
     """The scheduler may cut trees, and sampling draws only where the walk comes."""
     failed = whole_step()
     counts = torch.tensor([4, 1])
-    failed.tree, failed.counts = failed.tree.cut(counts - 1), counts
+    failed.tree, failed.count = failed.tree.cut(counts - 1), counts
     failed.scheduled_token_ids = [failed.tree.tokens[0, 1:4].tolist(), []]
-    failed.paths = walk(failed.tree, failed.draws)
-    walked = torch.zeros_like(failed.draws, dtype=torch.bool).scatter_(1, failed.paths.rows, True)
+    failed.path = walk(failed.tree, failed.draws)
+    walked = torch.zeros_like(failed.draws, dtype=torch.bool).scatter_(1, failed.path.rows, True)
     failed.draws = failed.draws.where(walked, -1)
     (cache,) = failed.caches
     # What lies behind the scheduled rows belongs to the next request of the batch.

@@ -71,7 +71,7 @@ def scheduled_another_tree(failed: FailedStep) -> int:
 
 
 def scheduled_more_than_is_valid(failed: FailedStep) -> int:
-    failed.counts[FAULTY] -= 3
+    failed.count[FAULTY] -= 3
     return 14
 
 

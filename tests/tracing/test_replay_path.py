@@ -37,37 +37,37 @@ def sibling_on_the_path(failed: FailedStep) -> list[int]:
     for place, row in reversed(list(enumerate(accepted_rows(failed), start=1))):
         siblings = [r for r in range(1, SHAPE.rows) if parent[r] == parent[row] and r != row]
         if siblings:
-            failed.paths.rows[FAULTY, place] = siblings[0]
+            failed.path.rows[FAULTY, place] = siblings[0]
             return siblings[:1]
     raise AssertionError("no such row in this tree")
 
 
 def stranger_on_the_path(failed: FailedStep) -> list[int]:
     """Row 1 of the path is replaced by a leaf of another branch."""
-    tree, path = failed.tree, failed.paths.rows[FAULTY]
+    tree, path = failed.tree, failed.path.rows[FAULTY]
     other = [r for r in range(1, SHAPE.rows) if tree.depth[FAULTY, r] >= 2 and r not in path]
     path[1] = other[-1]
     return [other[-1]]
 
 
 def path_row_out_of_range(failed: FailedStep) -> list[int]:
-    failed.paths.rows[FAULTY, 1] = 40
+    failed.path.rows[FAULTY, 1] = 40
     return [40]
 
 
 def path_of_padding(failed: FailedStep) -> list[int]:
-    failed.paths.rows[FAULTY, 1] = 0
+    failed.path.rows[FAULTY, 1] = 0
     return [0]
 
 
 def path_not_from_the_root(failed: FailedStep) -> list[int]:
-    failed.paths.rows[FAULTY, 0] = 3
+    failed.path.rows[FAULTY, 0] = 3
     return [3]
 
 
 def path_too_short(failed: FailedStep) -> list[int]:
     """The walk stopped early: everything consistent, but not where the draws lead."""
-    paths, length = failed.paths, int(failed.paths.length[FAULTY])
+    paths, length = failed.path, int(failed.path.length[FAULTY])
     last = int(paths.rows[FAULTY, length])
     paths.rows[FAULTY, length], paths.output[FAULTY, length] = 0, -1
     paths.length[FAULTY] -= 1
@@ -76,37 +76,37 @@ def path_too_short(failed: FailedStep) -> list[int]:
 
 
 def path_longer_than_it_says(failed: FailedStep) -> list[int]:
-    paths, length = failed.paths, int(failed.paths.length[FAULTY])
+    paths, length = failed.path, int(failed.path.length[FAULTY])
     paths.length[FAULTY] -= 1
     return [int(paths.rows[FAULTY, length])]
 
 
 def row_beyond_the_path(failed: FailedStep) -> list[int]:
     path_too_short(failed)
-    failed.paths.rows[FAULTY, -1] = 2
+    failed.path.rows[FAULTY, -1] = 2
     return [2]
 
 
 def token_beyond_the_path(failed: FailedStep) -> list[int]:
     path_too_short(failed)
-    failed.paths.output[FAULTY, -1] = 2
+    failed.path.output[FAULTY, -1] = 2
     return []
 
 
 def path_length_out_of_range(failed: FailedStep) -> list[int]:
-    failed.paths.length[FAULTY] = 6
+    failed.path.length[FAULTY] = 6
     return []
 
 
 def token_that_was_not_drawn(failed: FailedStep) -> list[int]:
-    place = int(failed.paths.length[FAULTY])
-    failed.paths.output[FAULTY, place] = 4321
-    return [int(failed.paths.rows[FAULTY, place])]
+    place = int(failed.path.length[FAULTY])
+    failed.path.output[FAULTY, place] = 4321
+    return [int(failed.path.rows[FAULTY, place])]
 
 
 def tokens_of_another_node(failed: FailedStep) -> list[int]:
-    failed.paths.output[FAULTY, 0] = 4321
-    return [int(failed.paths.rows[FAULTY, 1])]
+    failed.path.output[FAULTY, 0] = 4321
+    return [int(failed.path.rows[FAULTY, 1])]
 
 
 PATH_FAULTS = [

@@ -47,8 +47,8 @@ def flip_an_unseen_bit(failed: FailedStep) -> int:
 def flip_a_padding_bit(failed: FailedStep) -> int:
     cut = failed.tree.cut(torch.tensor([16, 9]))
     cut.visible[FAULTY, 12, 3] = True
-    failed.tree, failed.counts, failed.scheduled_token_ids = cut, None, None
-    failed.paths = failed.draws = None
+    failed.tree, failed.count, failed.scheduled_token_ids = cut, None, None
+    failed.path = failed.draws = None
     return 12
 
 

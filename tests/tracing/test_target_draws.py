@@ -48,7 +48,7 @@ def failed(step) -> FailedStep:
         greedy=[True],
         tree=tree,
         draws=made.logits.argmax(-1)[None],
-        paths=AcceptedPaths(
+        path=AcceptedPaths(
             rows=torch.tensor([made.path + [0] * unused]),
             length=torch.tensor([len(made.path) - 1]),
             output=torch.tensor([made.emitted + [-1] * unused]),
@@ -64,10 +64,10 @@ def run_command(path: Path | None, target: Path) -> int:
 
 def draw_another_bonus(failed: FailedStep) -> tuple[int, int]:
     """Wherever the bonus stands, so that the dump agrees with itself. Returns its row and token."""
-    length = int(failed.paths.length[0])
-    row = int(failed.paths.rows[0, length])
+    length = int(failed.path.length[0])
+    row = int(failed.path.rows[0, length])
     wrong = (int(failed.draws[0, row]) + 77) % 256
-    failed.draws[0, row] = failed.paths.output[0, length] = wrong
+    failed.draws[0, row] = failed.path.output[0, length] = wrong
     return row, wrong
 
 

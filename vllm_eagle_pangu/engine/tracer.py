@@ -126,11 +126,11 @@ class StepTracer(Observer):
             output_token_ids=[list(state.output_token_ids) for state in states],
             scheduled_token_ids=[list(tree.tokens) for tree in trees.scheduled],
             prefix_len=[request.committed for request in requests],
-            counts=[nodes + 1 for nodes in trees.nodes],
+            count=[nodes + 1 for nodes in trees.nodes],
             greedy=[p.temperature == 0 and _draws_as_given(p) for p in params],
             tree=trees.tree,
             draws=None if accepted is None else accepted.draws,
-            paths=None if accepted is None else accepted.paths,
+            path=None if accepted is None else accepted.paths,
             caches=[self._cache(self._placed, group) for group in self._placed.view.slots],
         )
 

@@ -4,7 +4,7 @@
 import json
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ class FailedStep:
     `requests: [T]` ids, in the order of the trees; everything else follows that order.
     `prompt_token_ids`, `output_token_ids: [T]` lists; the outputs include the root, at position t.
     `scheduled_token_ids: [T]`: the nodes' tokens that the scheduler sent.
-    `prefix_len: [T]`: t, committed tokens. `counts: [T]`: rows scheduled, root included.
+    `prefix_len: [T]`: t, committed tokens. `count: [T]`: rows scheduled, root included.
     `greedy: [T]`: whether the draws are the argmax of the target's logits, nothing added to them.
     `draws: [T, R] int64`: the target's token at each row, -1 where none was drawn.
     """
@@ -59,11 +59,11 @@ class FailedStep:
     output_token_ids: Sequence[Integers] | None = None
     scheduled_token_ids: Sequence[Integers] | None = None
     prefix_len: "torch.Tensor | Integers | None" = None
-    counts: "torch.Tensor | Integers | None" = None
+    count: "torch.Tensor | Integers | None" = None
     greedy: Sequence[bool] | None = None
     tree: TreeBatch | None = None
     draws: "torch.Tensor | None" = None
-    paths: AcceptedPaths | None = None
+    path: AcceptedPaths | None = None
     caches: Sequence[CacheState] = field(default_factory=tuple)
 
 
@@ -140,26 +140,16 @@ def _plain(values: Any, index: int) -> Any:
 
 def _request(failed: FailedStep, index: int, unreadable: list[str]) -> dict[str, Any]:
     """What is known of one request; a field that cannot be read is named in `unreadable`."""
-
-    def entry(name: str, read: Callable[[Any, int], Any] = _plain) -> Any:
+    known: dict[str, Any] = {}
+    for name, values in vars(failed).items():
+        if name in ("requests", "step"):
+            continue
         try:
-            return read(getattr(failed, name), index)
+            known[name] = _READERS.get(name, _plain)(values, index)
         except Exception as error:
             unreadable.append(f"{name} of request {index}: {type(error).__name__}: {error}")
-            return None
-
-    return {
-        "prompt_token_ids": entry("prompt_token_ids"),
-        "output_token_ids": entry("output_token_ids"),
-        "scheduled_token_ids": entry("scheduled_token_ids"),
-        "prefix_len": entry("prefix_len"),
-        "count": entry("counts"),
-        "greedy": entry("greedy"),
-        "tree": entry("tree", _tree),
-        "draws": entry("draws"),
-        "path": entry("paths"),
-        "caches": entry("caches", _caches) or [],
-    }
+            known[name] = [] if name == "caches" else None
+    return known
 
 
 def _tree(tree: TreeBatch | None, index: int) -> dict[str, Any] | None:
@@ -173,6 +163,9 @@ def _tree(tree: TreeBatch | None, index: int) -> dict[str, Any] | None:
 
 def _caches(caches: Sequence[CacheState], index: int) -> list[dict[str, Any]]:
     return [_plain(state, index) for state in caches]
+
+
+_READERS = {"tree": _tree, "caches": _caches}
 
 
 def _bounded(record: dict[str, Any]) -> dict[str, Any]:
