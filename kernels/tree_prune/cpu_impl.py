@@ -14,6 +14,8 @@ _CALL = "@18P3q5d"
 _prune = NativeOp(__file__, "tree_prune", _CALL)
 _tally = NativeOp(__file__, "tree_prune", _CALL, "tally_paths")
 prepare = _prune.prepare
+# Of `Trees` alone: those of a subclass have more.
+_COLUMNS = tuple(field.name for field in fields(Trees))
 
 
 def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees, torch.Tensor]:
@@ -49,8 +51,7 @@ def _run(
     columns: int = 0,
     memory: float = 0.0,
 ) -> None:
-    # Not all of `vars`: trees of a subclass have more.
-    given = [getattr(trees, field.name) for field in fields(Trees)]
+    given = [getattr(trees, name) for name in _COLUMNS]
     assert all(tensor.is_cpu for tensor in given), "the cpp implementation takes CPU tensors"
     for part, shape in ((belief.line, (2,)), (belief.information, (2, 2))):
         assert part.is_contiguous() and part.dtype == torch.float64 and part.is_cpu

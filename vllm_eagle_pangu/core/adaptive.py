@@ -47,9 +47,9 @@ MEMORY = 0.998
 # From so many trees on something is known of them.
 ENOUGH = 16
 # So often trees are remembered, and it is asked anew whether they pay; for a batch of another size,
-# too, where they are drafted. Seldom, once a batch stays as it is: the reckoning takes as long as a
-# tenth of a small model's step.
-REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 32, 64
+# too, where they are drafted. Once a batch stays as it is, so many times more seldom: the reckoning
+# takes as long as a tenth of a small model's step, and remembering a twentieth.
+REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 4, 64
 # Of so many steps three have trees with all levels: as wide as may be, as wide as now, one wide.
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
 # Another width, or depth, is chosen if it is so much faster.
@@ -174,7 +174,7 @@ class AdaptiveShapes:
         looks.planned()
         other = batch != self._batch and looks.drafts
         self._stayed = 0 if other or looks.looking else self._stayed + 1
-        anew = self._plans % (REASSESSED if self._stayed < STAYS else SELDOM) == 0
+        anew = self._due(REASSESSED)
         if anew or other:
             self._reassess(batch, anew)
             if self._may_rest and looks.try_a_rest(batch, self._plans):
@@ -185,6 +185,11 @@ class AdaptiveShapes:
         self._drafted = batch
         looks.trees += batch
         return [self._shape()] * batch
+
+    def _due(self, every: int) -> bool:
+        """Whether what is done every so many plans is; not with trees of another size."""
+        now = self._plans + REMEMBERED
+        return now % (every if self._stayed < STAYS else SELDOM * every) == 0
 
     def _goes_on(self, looks: Looks, batch: int) -> bool:
         """Whether trees are looked at; a look that ends is reckoned with."""
@@ -271,7 +276,7 @@ class AdaptiveShapes:
             tree = drafted.to(HOST)
             pruned, chance = self.ops.tree_prune(tree, self.belief, cost)
             often = pays and self.trees.known >= TREES
-            if self._size_now == self._size and not (often and self._plans % REMEMBERED):
+            if self._size_now == self._size and (not often or self._due(REMEMBERED)):
                 self.trees.add(tree, chance.numpy(), self._bins, self._row)
             if self._whole and self._size_now == (self.largest.width, self.largest.depth):
                 began = self.costs.clock()
