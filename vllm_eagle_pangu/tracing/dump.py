@@ -4,7 +4,7 @@
 import json
 import logging
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +165,7 @@ def _caches(caches: Sequence[CacheState], index: int) -> list[dict[str, Any]]:
     return [_plain(state, index) for state in caches]
 
 
-_READERS = {"tree": _tree, "caches": _caches}
+_READERS: dict[str, Callable[[Any, int], Any]] = {"tree": _tree, "caches": _caches}
 
 
 def _bounded(record: dict[str, Any]) -> dict[str, Any]:
