@@ -160,7 +160,7 @@ def test_performance_mode_checks_a_sample_of_the_steps(traced, monkeypatch):
     broken = pytest.raises(Exception, match="tree: a row sees itself and its ancestors")
     with traced() as running, broken:
         running.generate(PROMPTS, max_tokens=20)
-    assert running.runner.step.checks.steps == 3
+    assert running.runner.stages.checks.steps == 3
 
 
 def test_an_exception_of_the_engine_leaves_a_dump_of_a_sound_step(traced, tmp_path, monkeypatch):

@@ -37,12 +37,13 @@ from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.env import forced_eager_attention
 from vllm_eagle_pangu.kernels.tree_prune import tree_prune
-from vllm_eagle_pangu.step.accept import Accepted, Unseen
+from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.drafter import Eagle3Drafter
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
+from vllm_eagle_pangu.step.rest import Unseen
 from vllm_eagle_pangu.step.rows import LayerScratch
 from vllm_eagle_pangu.step.stages import Stages
 from vllm_eagle_pangu.step.step import Step
@@ -103,11 +104,13 @@ class TreeRunnerMixin(GPUModelRunner):
         self.ops = Ops.bind(
             implementation, self.attention_implementation(), check=self.reference_mode
         )
-        self.stages = Stages()
+        self.stages = Stages(Checks(self.reference_mode))
         # By request, the tree that was drafted for it and that no step has verified yet.
         self.trees: dict[str, PendingTree] = {}
         # The step between two calls of vLLM's: its last result.
         self.in_flight: Placed | Accepted | Undrafted | Unseen | None = None
+        # Whether no tree is in sight, so that the drafter misses the step that runs.
+        self.rests = False
         trace = config.trace()
         self.tracer = None if trace is None else StepTracer(self, trace)
         if self.tracer is not None:
@@ -142,15 +145,8 @@ class TreeRunnerMixin(GPUModelRunner):
         self.draft_head = self.load_head()
         self.pages = TargetPages(self.ops, check=self.reference_mode)
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
-        self.step = Step(
-            drafter,
-            self._policy(),
-            self.pages,
-            self.ops,
-            limits.depth,
-            Checks(self.reference_mode),
-            self.stages,
-        )
+        policy = self._policy()
+        self.step = Step(drafter, policy, self.pages, self.ops, limits.depth, self.stages)
         self.step_memory = self._allocate_scratch(limits)
         self.step_memory.log(self.cache_config.kv_cache_memory_bytes)
 
@@ -258,7 +254,10 @@ class TreeRunnerMixin(GPUModelRunner):
         has_trees = any(scheduler_output.scheduled_spec_decode_tokens.values())
         batch = len(scheduler_output.num_scheduled_tokens)
         rows = scheduler_output.total_num_scheduled_tokens
-        self.in_flight = self.step.begin(batch, rows, has_trees)
+        may_rest = batch > 0 and not has_trees and self.step.drafter.may_miss
+        self.rests = may_rest and self.step.policy.rests(batch)
+        unseen = self.rests and not self.stages.observers
+        self.in_flight = Unseen(batch, rows) if unseen else None
         output = self._watched(super().execute_model, scheduler_output, *args, **kwargs)
         self.stages.enter("other")
         return output
@@ -268,7 +267,7 @@ class TreeRunnerMixin(GPUModelRunner):
         if isinstance(self.in_flight, Undrafted):
             self.stages.enter("between")
         elif isinstance(self.in_flight, (Accepted, Unseen)):
-            self.step.end(self.in_flight)
+            self._end(self.in_flight)
             self.in_flight = None
         return output
 
@@ -284,7 +283,10 @@ class TreeRunnerMixin(GPUModelRunner):
             self.in_flight = None
             with torch.inference_mode():
                 self._draft_token_ids = self._watched(self._draft, step)
-            self.step.end(step.accepted)
+            self._end(step.accepted)
+
+    def _end(self, step: Accepted | Unseen) -> None:
+        self.step.policy.observe(self.stages.end(step))
 
     def _watched(self, half: Callable[..., Output], *args: Any, **kwargs: Any) -> Output:
         """A half of vLLM's step: observers learn of its failure; one that passes unseen is plain
@@ -407,7 +409,12 @@ class TreeRunnerMixin(GPUModelRunner):
         return self._draft(step)
 
     def _draft(self, step: Undrafted) -> list[list[int]]:
-        tokens = self._store_trees(self.step.draft(step.accepted, step.target))
+        drafted = Drafted()
+        if self.rests:
+            self.step.drafter.miss(step.accepted.placed.view.slots)
+        else:
+            drafted = self.step.draft(step.accepted, step.target)
+        tokens = self._store_trees(drafted)
         self.stages.enter("other")
         return tokens
 

@@ -50,18 +50,6 @@ class Accepted:
         )
 
 
-@dataclass(frozen=True)
-class Unseen:
-    """A plain step of a rest, `rows` tokens of `batch` requests: nothing is placed or accepted."""
-
-    batch: int
-    rows: int
-
-    def report(self, seconds: Mapping[str, float]) -> StepReport:
-        """See `Accepted`."""
-        return StepReport(self.batch, self.rows, (), (), None, None, seconds)
-
-
 def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepted:
     """Walk each tree from its root along `drawn: [R] int64`, a token per row of logits.
 

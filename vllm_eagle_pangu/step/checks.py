@@ -18,16 +18,21 @@ class Checks:
     always: bool
     steps: int = 0
 
-    def placed(self, placed: Placed) -> None:
-        """Raises AssertionError naming the invariant that does not hold."""
+    def check(self, result: object) -> None:
+        """What a stage gave. Raises AssertionError naming the invariant that does not hold."""
+        if isinstance(result, Placed):
+            self._placed(result)
+        elif isinstance(result, Accepted):
+            self._accepted(result)
+
+    def _placed(self, placed: Placed) -> None:
         if placed.trees is None:
             return
         self.steps += 1
         if self.always or self.steps % CHECK_EVERY == 0:
             placed.trees.check()
 
-    def accepted(self, accepted: Accepted) -> None:
-        """Raises AssertionError naming the invariant that does not hold."""
+    def _accepted(self, accepted: Accepted) -> None:
         if self.always and accepted.placed.trees is not None and accepted.trees is not None:
             tree, walked = accepted.placed.trees.tree, accepted.trees
             for invariant, held in path_invariants(walked.paths, tree, walked.draws).items():

@@ -3,11 +3,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.extend import Extended, extend, requests_to_draft
@@ -44,6 +45,14 @@ class Drafter(Protocol[State]):
     def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
         """In place of `extend`, where no tree is in sight: what the step writes into `slots: [N]`,
         by KV cache group, is left out, at the price of worse trees for the same texts later."""
+
+
+def planned(drafter: Drafter[Any], policy: TreePolicy, accepted: Accepted) -> dict[int, TreeShape]:
+    """By request of the batch, ascending, the shape of the tree that is drafted for it, if any."""
+    able = drafter.requests(accepted)
+    requests = accepted.placed.view.requests
+    plan = policy.plan([requests[request] for request in able]) if able else ()
+    return {r: shape for r, shape in zip(able, plan, strict=True) if shape is not None}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.ops import Ops
+from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.indices import spans
@@ -35,9 +36,10 @@ class Drafted:
 
     trees: Sequence[DraftedTrees] = ()
 
-    def of(self, trees: Sequence[TreeBatch]) -> "Drafted":
-        """The same requests with these trees."""
-        pairs = zip(self.trees, trees, strict=True)
+    def kept(self, policy: TreePolicy, batch: int) -> "Drafted":
+        """Of these trees what the policy has verified, beside `batch` roots."""
+        kept = policy.keep([drafted.tree for drafted in self.trees], batch)
+        pairs = zip(self.trees, kept, strict=True)
         return Drafted([replace(drafted, tree=tree) for drafted, tree in pairs])
 
 

@@ -3,14 +3,16 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.core.policy import StepReport
     from vllm_eagle_pangu.step.accept import Accepted
+    from vllm_eagle_pangu.step.checks import Checks
     from vllm_eagle_pangu.step.commit import Committed
     from vllm_eagle_pangu.step.grow import Drafted
     from vllm_eagle_pangu.step.place import Placed
+    from vllm_eagle_pangu.step.rest import Unseen
 
 # `prepare`: vLLM's batch; `verify`: the target's forward and logits; `draw`: vLLM's sampler;
 # `other`: the rest of vLLM's step; `between`: no step runs.
@@ -20,6 +22,7 @@ Stage = Literal[
 
 # What stages give: `place`, `accept`, `commit` and `grow`, in this order.
 Result: TypeAlias = "Placed | Accepted | Committed | Drafted"
+Found = TypeVar("Found", bound=Result)
 
 
 class Observer:
@@ -42,13 +45,14 @@ class Observer:
 
 
 class Stages:
-    """Tells its observers where a step is, and measures its stages.
+    """Tells its observers where a step is, measures its stages, and checks what they give.
 
     `times`: seconds by stage since the step began, as the host sees them: on a device, work is
     queued faster than done. Stages do not overlap, so their sum is the step's time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, checks: "Checks") -> None:
+        self.checks = checks
         self.observers: tuple[Observer, ...] = ()
         self.times: dict[str, float] = {}
         self._stage: Stage = "between"
@@ -75,15 +79,20 @@ class Stages:
         for observer in self.observers:
             observer.entered(stage)
 
-    def found(self, result: "Result") -> None:
-        """Hand on what a stage gave."""
+    def found(self, result: Found) -> Found:
+        """Hand on what a stage gave. Raises AssertionError where an invariant does not hold."""
         for observer in self.observers:
             observer.found(result)
+        self.checks.check(result)
+        return result
 
-    def ended(self, report: "StepReport") -> None:
-        """Hand on what the step did."""
+    def end(self, step: "Accepted | Unseen") -> "StepReport":
+        """The step is over: hand on what it did, and its times, which are known now."""
+        self.enter("between")
+        report = step.report(self.times)
         for observer in self.observers:
             observer.ended(report)
+        return report
 
     def fail(self, error: Exception) -> None:
         """The step was broken off by `error`."""
