@@ -268,7 +268,7 @@ class Always(AdaptiveShapes):
         free = torch.zeros(count * nodes + 1, dtype=torch.float64)
         by_chance, chance = OPS.tree_prune(tree, self.belief, free)
         falling = chance[:, 1:].sort(dim=1, descending=True).values.sum(dim=0)
-        cost = torch.from_numpy(self._nodes_cost[: count * nodes + 1 : count])
+        cost = torch.from_numpy(self._prices.nodes[: count * nodes + 1 : count])
         worth = torch.cat((torch.zeros(1), falling.cumsum(0))) - cost
         most = torch.full((count,), int(worth.argmax()))
         return TreeBatch.of(by_chance, tree.max_depth).cut(most)

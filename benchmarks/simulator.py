@@ -92,7 +92,7 @@ class Service:
             seconds["verify"] = takes("forward", *forward) if drafted else takes("plain", batch)
         if verified or drafted:
             seconds["other"] = takes("rest", max(verified, drafted))
-        policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds))
+        policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds, rows - batch))
 
     def _walk(self, trees: TreeBatch) -> AcceptedPaths:
         """As far as the trees hold the texts; beyond these nothing is accepted."""

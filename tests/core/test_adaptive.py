@@ -120,7 +120,7 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
             nodes = int(tree.node_count.sum())
         of_trees = (tree, paths) if nodes else (None, None)
         seconds = {"verify": 0.01, "grow": 0.01}
-        policy.observe(StepReport(4, 4 + nodes, [], [], *of_trees, seconds))
+        policy.observe(StepReport(4, 4 + nodes, [], [], *of_trees, seconds, nodes))
     # But for the first of them, behind steps without, and the first of each width.
     assert sum(with_trees) == 7
     assert policy.costs.rest.known == policy.costs.forward.known == 5
@@ -191,7 +191,7 @@ def test_trees_are_as_wide_as_pays(row, width):
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
             rows = int(tree.valid.sum())
             seconds["grow"] = 0.001 + now[0] - began
-        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds))
+        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds, rows - 1))
     late = [each for each in planned[200:] if each]
     assert late.count(width) > 0.9 * len(late) > 90
 
@@ -225,7 +225,7 @@ class OnADevice:
             trees = [grown(lambda path: likely, shape.width, shape.depth) for _ in range(2)]
             (self.tree,) = self.policy.keep([TreeBatch.stack(trees)], 2)
             seconds["grow"] = 0.001 + self.level * (shape.depth - 1)
-        self.policy.observe(StepReport(2, rows, [], [], tree, paths, seconds))
+        self.policy.observe(StepReport(2, rows, [], [], tree, paths, seconds, rows - 2))
         return shape, rows
 
     def _padded(self, rows: int) -> int:
@@ -280,6 +280,34 @@ def test_where_trees_are_far_from_paying_a_larger_batch_does_not_try_them_all():
         assert {steps.step(batch) for _ in range(60)} == {"rest"}
 
 
+def test_whether_to_draft_is_decided_once_for_batches_of_about_one_size():
+    steps = DearNodes()
+    while steps.step(8) != "rest":
+        continue
+    for batch in (7, 8, 6, 9, 11, 8):
+        assert {steps.step(batch) for _ in range(20)} == {"rest"}
+    assert "trees" in {steps.step(4) for _ in range(60)}
+
+
+def test_requests_that_come_and_go_are_no_reason_to_reckon_anew():
+    policy, tree, counted = AdaptiveShapes(SHAPE, OPS), None, []
+    solve = policy.costs.solve
+    policy.costs.solve = lambda: (counted.append(len(planned)), solve())
+    planned = []
+    for step in range(600):
+        batch = 4 - step % 2
+        paths, nodes = None, 0
+        if tree is not None:
+            paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, 1), 3)
+            nodes = int(tree.node_count.sum())
+        seconds = {"verify": 0.01, "grow": 0.001}
+        policy.observe(StepReport(batch, batch + nodes, [], [], tree, paths, seconds, nodes))
+        planned.append(all(policy.plan([None] * batch)))
+        tree = policy.keep([chains(policy, batch)], batch)[0] if planned[-1] else None
+    assert sum(planned[300:]) > 250
+    assert len([step for step in counted if step >= 300]) < 300 / 8
+
+
 def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_look():
     steps = DearNodes()
     planned = [steps.step(4) for _ in range(9000)]
@@ -319,7 +347,8 @@ def test_a_forward_of_many_rows_has_a_number_of_them_that_comes_often(batch):
     counts = set()
     for dear in np.linspace(0.05, 0.9, 40):
         policy = AdaptiveShapes(SHAPE, OPS)
-        policy._nodes_cost = dear * np.arange(5 * batch + 1)
+        policy.plan([None] * batch)
+        policy._prices.nodes = dear * np.arange(5 * batch + 1)
         (kept,) = policy.keep([tree], batch)
         counts.add(int(kept.node_count.sum()))
     assert len(counts) > 3
@@ -363,7 +392,7 @@ def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
     for turn in range(40):
         prompts = 50 * (turn % 2)
         seconds = {"verify": 0.02 + 0.0003 * prompts, "extend": 0.001 + 0.0001 * prompts}
-        report = StepReport(4, 12 + prompts, [], [], tree, None, seconds)
+        report = StepReport(4, 12 + prompts, [], [], tree, None, seconds, 8)
         costs.saw(report, drafted=4, before=4, width=1)
     costs.solve()
     assert costs.of_prompt_row(trees=False) == pytest.approx(0.0003, rel=0.05)
@@ -389,12 +418,13 @@ def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
     policy = AdaptiveShapes(SHAPE, OPS)
     tree = random_trees(0, batch=4)
     paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, dims=1), 3)
-    policy._rate = 100.0
+    policy._prices.rate = 100.0
     hoped = []
     for seconds in [0.02] * 60 + [5.0]:
         policy._drafted = policy._drafted_before = 4
         nodes = int(tree.node_count.sum())
-        report = StepReport(4, 4 + nodes, [], [], tree, paths, {"verify": seconds, "grow": 0.01})
+        took = {"verify": seconds, "grow": 0.01}
+        report = StepReport(4, 4 + nodes, [], [], tree, paths, took, nodes)
         policy.observe(report)
         policy.costs.solve()
         hoped.append(policy.kept.late[1])
@@ -413,7 +443,8 @@ def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
             tree.check()
             draws = tree.tokens.roll(-1, dims=1)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
-            policy.observe(StepReport(3, 3, [], [], tree, paths, {"verify": 0.01, "grow": 0.01}))
+            nodes, took = int(tree.node_count.sum()), {"verify": 0.01, "grow": 0.01}
+            policy.observe(StepReport(3, 3, [], [], tree, paths, took, nodes))
     assert policy.belief.information[0, 0] > 1 and policy.trees.nodes.sum() > 0
 
 
@@ -556,7 +587,7 @@ class ChainSteps:
         rows = 1 if tree is None else int(tree.valid.sum())
         seconds["verify"] = 0.02 + self.row * (rows + prompts)
         seconds = {stage: self.slower * each for stage, each in seconds.items()}
-        self.policy.observe(StepReport(1, rows + prompts, [], [], tree, paths, seconds))
+        self.policy.observe(StepReport(1, rows + prompts, [], [], tree, paths, seconds, rows - 1))
         emitted = 1 + (0 if paths is None else int(paths.length.sum()))
         self.emitted += emitted
         plain = emitted * (0.02 + self.row) + self.row * prompts
@@ -652,7 +683,7 @@ def test_what_is_believed_of_a_batch_can_be_asked():
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, 1), 3)
             rows = int(tree.valid.sum())
             seconds |= {"extend": 0.004, "grow": 0.001}
-        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds))
+        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds, rows - 1))
     found = policy.account(1)
     assert found.pays and found.trees_per_s > found.plain_per_s == pytest.approx(50, rel=0.01)
     assert found.forward_s == pytest.approx(0.02, rel=0.05) and found.row_s < 0.001

@@ -14,8 +14,8 @@ the host, where vLLM's scheduler needs their tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import exp
+from dataclasses import dataclass, field
+from math import exp, log2
 
 import numpy as np
 import torch
@@ -46,9 +46,9 @@ PROMPTS = 1 / 256
 MEMORY = 0.998
 # From so many trees on something is known of them.
 ENOUGH = 16
-# So often trees are remembered, and it is asked anew whether they pay; for a batch of another size,
-# too, where they are drafted. Once a batch stays as it is, so many times more seldom: the reckoning
-# takes as long as a tenth of a small model's step, and remembering a twentieth.
+# So often trees are remembered, and it is asked anew whether they pay. Once a batch stays about as
+# it is, so many times more seldom: the reckoning takes as long as a tenth of a small model's step,
+# and remembering a twentieth. For a batch of another size, too, where that was longer ago.
 REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 4, 64
 # Of so many steps three have trees with all levels: as wide as may be, as wide as now, one wide.
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
@@ -59,6 +59,9 @@ FASTER = 1.02
 FEW, MULTIPLE = 16, 8
 # From so many steps of a rest at once is learnt: behind a forward even little work takes long.
 TOGETHER = 64
+# Of about one size are batches that are so near to one, in halvings: requests come and go, and what
+# was decided of them is not decided again whenever one does.
+NEAR = 0.75
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,20 @@ class Account:
     row_s: float
     level_s: float
     rest_s: float
+
+
+@dataclass
+class Prices:
+    """What trees for a batch are to bring, `rate` tokens per second, as it was reckoned after so
+    many `plans`. In tokens, what is worth the time of: a `row`, a `level`, `[n] float64` a forward
+    by its `nodes`, and by requests the same with few numbers of rows."""
+
+    plans: int = 0
+    rate: float = 0.0
+    row: float = 0.0
+    level: float = 0.0
+    nodes: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    by_batch: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 class AdaptiveShapes:
@@ -109,15 +126,10 @@ class AdaptiveShapes:
         self.kept = Kept()
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
-        # Tokens per second that steps with trees are to emit. In tokens, what is worth the time of:
-        # a row, a level, and a forward by its nodes.
-        self._rate = self._row = self._level = 0.0
-        self._nodes_cost = np.zeros(1)
-        # The latter with few numbers of rows, by batch size.
-        self._costs_by_nodes: dict[int, torch.Tensor] = {}
+        # Of the trees being drafted, and by how many there are.
+        self._prices, self._prices_of = Prices(), dict[int, Prices]()
         # Trees of the step being planned, and of the one before; whether they have all levels.
         self._drafted, self._drafted_before, self._whole = 0, 0, True
-        self._batch = 0
         self._plans = 0
         # Plans since trees are drafted for so many requests.
         self._stayed = 0
@@ -128,7 +140,8 @@ class AdaptiveShapes:
         # be any, and how many more come soon after others.
         self._rested: list[StepReport] = []
         self._may_rest, self._soon = False, 0
-        # By the power of 2 that holds the batch; of the one whose trees are being looked at.
+        # By the power of 2 that the batch is about; of the one whose trees are being looked at.
+        self._power = 0
         self._looks_of: dict[int, Looks] = {}
         self._look: Looks | None = None
 
@@ -172,13 +185,16 @@ class AdaptiveShapes:
             # Trees of a head that knows the last few tokens alone would say little of it.
             return [None] * batch
         looks.planned()
-        other = batch != self._batch and looks.drafts
-        self._stayed = 0 if other or looks.looking else self._stayed + 1
+        self._stayed = 0 if looks.plans <= look_steps(batch) else self._stayed + 1
         anew = self._due(REASSESSED)
-        if anew or other:
+        prices = self._prices_of.get(batch)
+        ago = self._plans - prices.plans if prices else SELDOM * REASSESSED
+        if anew or (looks.drafts and ago >= SELDOM * REASSESSED):
             self._reassess(batch, anew)
             if self._may_rest and looks.try_a_rest(batch, self._plans):
                 self._want_no_more()
+        elif prices:
+            self._prices = prices
         self._choose_for_now(looks, batch)
         if at_plain or not looks.drafts:
             return [None] * batch
@@ -238,12 +254,13 @@ class AdaptiveShapes:
     def _looks(self, batch: int) -> Looks:
         """Of batches of about this size. Where trees are far from paying for fewer requests, as
         rows are then dearer, they are not looked at for more, till a reckoning says otherwise."""
-        size = batch.bit_length()
-        if size not in self._looks_of:
-            fewer = max((each for each in self._looks_of if each < size), default=None)
+        if abs(log2(batch) - self._power) > NEAR or not self._looks_of:
+            self._power = round(log2(batch))
+        if self._power not in self._looks_of:
+            fewer = max((each for each in self._looks_of if each < self._power), default=None)
             far = fewer is not None and not self._looks_of[fewer].near
-            self._looks_of[size] = Looks.later(batch) if far else Looks()
-        return self._looks_of[size]
+            self._looks_of[self._power] = Looks.later(batch) if far else Looks()
+        return self._looks_of[self._power]
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """See `TreePolicy`: whether further levels bring more than their time is worth."""
@@ -257,7 +274,7 @@ class AdaptiveShapes:
             return True
         gain = 0.0
         for _ in range(level, self.largest.depth):
-            gain += sum([self._worths[each] for each in bins]) - self._level
+            gain += sum([self._worths[each] for each in bins]) - self._prices.level
             if gain > 0:
                 return True
             bins = [self._bins_below[each] for each in bins]
@@ -270,14 +287,14 @@ class AdaptiveShapes:
             self.costs.drew_last()
         cost = self._cost_by_nodes(batch)
         found = []
-        pays = self._looks(self._batch).pays
+        pays = self._looks_of[self._power].pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for drafted in trees:
             tree = drafted.to(HOST)
             pruned, chance = self.ops.tree_prune(tree, self.belief, cost)
             often = pays and self.trees.known >= TREES
             if self._size_now == self._size and (not often or self._due(REMEMBERED)):
-                self.trees.add(tree, chance.numpy(), self._bins, self._row)
+                self.trees.add(tree, chance.numpy(), self._bins, self._prices.row)
             if self._whole and self._size_now == (self.largest.width, self.largest.depth):
                 began = self.costs.clock()
                 self.trees.add_whole(tree, chance.numpy())
@@ -290,13 +307,13 @@ class AdaptiveShapes:
     def _cost_by_nodes(self, batch: int) -> torch.Tensor:
         """`[nodes + 1] float64`, in tokens, of a forward by its nodes; infinite where it would have
         one of too many numbers of rows."""
-        if batch not in self._costs_by_nodes:
-            rows = batch + np.arange(len(self._nodes_cost))
+        prices = self._prices
+        if batch not in prices.by_batch:
+            rows = batch + np.arange(len(prices.nodes))
             odd = (rows > FEW) & (rows % MULTIPLE > 0) & self.on_host
             odd[[0, -1]] = False
-            cost = torch.from_numpy(np.where(odd, np.inf, self._nodes_cost))
-            self._costs_by_nodes[batch] = cost
-        return self._costs_by_nodes[batch]
+            prices.by_batch[batch] = torch.from_numpy(np.where(odd, np.inf, prices.nodes))
+        return prices.by_batch[batch]
 
     def line(self) -> Sequence[float]:
         """See `TreePolicy`."""
@@ -331,7 +348,7 @@ class AdaptiveShapes:
         if tree is not None and paths is not None:
             rows, length = paths.rows.to(HOST), paths.length.to(HOST)
             self.ops.tally_paths(tree.to(HOST), rows, length, self.belief, MEMORY)
-            accepted = int(length.sum())
+            accepted = sum(length.tolist())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self._count(emitted, prompts)
         plain = self.costs.of_plain(report.batch)
@@ -340,8 +357,8 @@ class AdaptiveShapes:
             took -= prompts * self.costs.of_prompt_row(trees=False)
             self._look.lost += took - plain * emitted / report.batch
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
-        told = seconds and self._rate and usual
-        if told and self.kept.saw(report.batch, emitted, self._rate * seconds):
+        rate = self._prices.rate
+        if seconds and rate and usual and self.kept.saw(report.batch, emitted, rate * seconds):
             self.trees.doubt()
 
     def _count(self, emitted: int, prompts: int) -> None:
@@ -352,13 +369,13 @@ class AdaptiveShapes:
     def account(self, batch: int) -> Account:
         """Of steps of so many requests, by all that was seen."""
         self._learn_of_rest()
-        looks = self._looks_of.get(batch.bit_length())
+        powers = sorted(self._looks_of, key=lambda power: abs(power - log2(batch)))
         costs = self.costs
         costs.solve()
         plain = costs.of_plain(batch)
         forward, row = costs.of_forward(batch, np.arange(2)).tolist()
         return Account(
-            pays=looks is not None and looks.pays,
+            pays=bool(powers) and self._looks_of[powers[0]].pays,
             plain_per_s=batch / plain if plain else 0.0,
             trees_per_s=self.kept.share * self._expected(batch),
             plain_s=plain,
@@ -387,6 +404,7 @@ class AdaptiveShapes:
         if rates[place, below] > FASTER * rates[trees.widths.index(width), depth - 1]:
             self._size = trees.widths[int(place)], int(below) + 1
             trees.become(*self._size)
+            self._prices_of.clear()
 
     def _reassess(self, batch: int, anew: bool) -> None:
         """What a second is worth, and whether trees pay; `anew`: the width, too."""
@@ -395,23 +413,22 @@ class AdaptiveShapes:
         plain = batch / seconds if seconds else 0.0
         if anew and self.trees.known_whole >= ENOUGH and self.costs.known >= REMEMBERED:
             self._choose_shape(batch)
-        self._rate = self._expected(batch)
-        rate = self._beside_prompts(self.kept.share * self._rate, trees=True)
+        hoped = self._expected(batch)
+        rate = self._beside_prompts(self.kept.share * hoped, trees=True)
         plain = self._beside_prompts(plain, trees=False)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
-        self._nodes_cost = worth * self.costs.of_forward(batch, np.arange(most + 1))
-        self._costs_by_nodes.clear()
-        self._row = (self._nodes_cost[-1] - self._nodes_cost[0]) / most
-        self._level = worth * self.costs.of_level(batch * self._size[0])
+        nodes = worth * self.costs.of_forward(batch, np.arange(most + 1))
+        level = worth * self.costs.of_level(batch * self._size[0])
+        self._prices = Prices(self._plans, hoped, (nodes[-1] - nodes[0]) / most, level, nodes)
+        self._prices_of[batch] = self._prices
         self._worths, self._bins_below = self.trees.below()
         looks = self._looks(batch)
-        if self._rate:
+        if hoped:
             looks.judge(rate, plain, self.costs.drifted(batch))
         elif looks.plans > 2 * look_steps(batch):
             # Steps that teach what trees take are rare.
             looks.pays = False
-        self._batch = batch
 
     def _beside_prompts(self, rate: float, trees: bool) -> float:
         """Tokens per second where steps bring so many, and read as much of prompts as of late."""

@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -19,8 +18,8 @@ class StepReport:
     """What a step did: `rows` tokens of `batch` requests, T trees among them.
 
     Of the trees: `requests: [T]`; `shapes: [T]`, in which they were drafted; `tree`, what was
-    verified of them; `paths`, what was accepted. None where there are none. `seconds` by stage:
-    see `step.stages.Stages`.
+    verified of them, `nodes` in all; `paths`, what was accepted. None where there are none.
+    `seconds` by stage: see `step.stages.Stages`.
     """
 
     batch: int
@@ -30,11 +29,7 @@ class StepReport:
     tree: TreeBatch | None
     paths: AcceptedPaths | None
     seconds: Mapping[str, float]
-
-    @cached_property
-    def nodes(self) -> int:
-        """How many were verified; trees on a device are waited for once."""
-        return 0 if self.tree is None else int(self.tree.node_count.sum())
+    nodes: int = 0
 
 
 class TreePolicy(Protocol):

@@ -37,13 +37,12 @@ from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
 from vllm_eagle_pangu.env import forced_eager_attention
 from vllm_eagle_pangu.kernels.tree_prune import tree_prune
-from vllm_eagle_pangu.step.accept import Accepted
+from vllm_eagle_pangu.step.accept import Accepted, Unseen
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.drafter import Eagle3Drafter
 from vllm_eagle_pangu.step.grow import Drafted
 from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
-from vllm_eagle_pangu.step.rest import Unseen
 from vllm_eagle_pangu.step.rows import LayerScratch
 from vllm_eagle_pangu.step.stages import Stages
 from vllm_eagle_pangu.step.step import Step

@@ -8,8 +8,6 @@
     extend   the head's K/V by what was accepted             `extend.Extended`
     grow     the next trees, level by level                  `grow.DraftedTrees`
 
-While no tree is in sight none of this runs: `rest.py`.
-
 Nothing here knows a runner: `view.BatchView` is all that a step learns of vLLM's batch, and what it
 needs done there goes through `commit.Pages` and `drafter.Head`. Results are immutable.
 """

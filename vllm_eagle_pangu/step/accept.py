@@ -47,7 +47,20 @@ class Accepted:
             tree=None if placed is None else placed.tree,
             paths=None if trees is None else trees.paths,
             seconds=seconds,
+            nodes=0 if placed is None else sum(placed.nodes),
         )
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A step of a rest that nobody watches, `rows` tokens of `batch` requests: no stage runs."""
+
+    batch: int
+    rows: int
+
+    def report(self, seconds: Mapping[str, float]) -> StepReport:
+        """See `Accepted`."""
+        return StepReport(self.batch, self.rows, (), (), None, None, seconds)
 
 
 def accept(placed: Placed, drawn: torch.Tensor, depth: int, ops: Ops) -> Accepted:

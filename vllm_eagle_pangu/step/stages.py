@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.core.policy import StepReport
-    from vllm_eagle_pangu.step.accept import Accepted
+    from vllm_eagle_pangu.step.accept import Accepted, Unseen
     from vllm_eagle_pangu.step.checks import Checks
     from vllm_eagle_pangu.step.commit import Committed
     from vllm_eagle_pangu.step.grow import Drafted
     from vllm_eagle_pangu.step.place import Placed
-    from vllm_eagle_pangu.step.rest import Unseen
 
 # `prepare`: vLLM's batch; `verify`: the target's forward and logits; `draw`: vLLM's sampler;
 # `other`: the rest of vLLM's step; `between`: no step runs.
