@@ -643,8 +643,9 @@ def test_a_machine_that_becomes_faster_is_seen_while_trees_are_drafted(faster):
     assert steps.policy.account(1).pays
     steps.slower, steps.row, steps.chance = 1.0, 0.01, 0.3
     shapes, took, plain = zip(*(steps.step() for _ in range(1000)), strict=True)
-    assert sum(shape is not None for shape in shapes) < 400
-    assert sum(took[400:]) < 1.02 * sum(plain[400:])
+    # The look that comes after the shortest pause is among these.
+    assert sum(shape is not None for shape in shapes) < 300
+    assert sum(took[600:]) < 1.02 * sum(plain[600:])
 
 
 @pytest.mark.parametrize(("follows", "pays"), [(0.0, True), (0.002, False)])

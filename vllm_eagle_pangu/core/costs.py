@@ -10,8 +10,9 @@ from vllm_eagle_pangu.core.durations import ENOUGH, HICCUP, Durations
 from vllm_eagle_pangu.core.policy import StepReport
 
 # A machine became slower or faster where forwards take so many times as long, or as little; as much
-# of what plain steps took before is still believed.
-DRIFT, DOUBTED = 1.25, 1 / 4
+# of what plain steps took before is still believed. Otherwise half of it is: few look at them, the
+# first ones while all is cold and prompts are many.
+DRIFT, DOUBTED, BELIEVED = 1.25, 1 / 4, 1 / 2
 # What a step leaves out that the drafter misses; what it takes of the rest is hardly less or more
 # than this share, and the mean of so many steps.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
@@ -74,8 +75,7 @@ class StepCosts:
 
     def look_at_plain(self, batch: int) -> None:
         """Plain steps of so many requests come next."""
-        if self.drifted(batch):
-            self.plain.doubt(DOUBTED)
+        self.plain.doubt(DOUBTED if self.drifted(batch) else BELIEVED)
         self._forward_then = self.of_features()
 
     def of_plain(self, batch: int) -> float:

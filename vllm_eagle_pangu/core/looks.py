@@ -8,7 +8,8 @@ from dataclasses import dataclass
 AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # What steps take without trees and with them is looked at for so many steps, with trees for so many
 # requests at least, as often as loses this share of all time, the larger one where trees nearly
-# pay: so many steps apart at least and at most; at trees only once the drafter has followed for so
+# pay: so many steps apart at least and at most, at plain steps at first no more than the least, and
+# twice as many from look to look; at trees only once the drafter has followed for so
 # many steps, and at all widths and levels in one of so many looks, the first one too.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, (0.005, 0.01)
 PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
@@ -20,7 +21,7 @@ FOLLOWED, LOOK_AT_ALL = 32, 4
 GOES_ON, NEAR, CHANCE = 8, 0.05, 2.0
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
-UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
+UNSURE, TRIAL, SETTLED, TRIED = 1.15, 32, 256, 4096
 
 
 def look_steps(batch: int, times: int = 1) -> int:
@@ -44,7 +45,8 @@ class Looks:
     lost: float = 0.0
     pause: int = TREES_APART[0]
     plain_plans: int = 0
-    plain_pause: int = PLAIN_APART[1]
+    plain_pause: int = PLAIN_APART[0]
+    plain_looks: int = 0
     # Trees since a look began; whether they hardly pay, whether a rest is tried, and from which
     # plan on one may be again.
     trees: int = 0
@@ -78,7 +80,7 @@ class Looks:
     def begin_at_plain(self) -> bool:
         """Whether a look at plain steps begins."""
         if self.plain_plans >= self.plain_pause:
-            self.plain_plans = 0
+            self.plain_plans, self.plain_looks = 0, self.plain_looks + 1
         return self.plain_plans == 0
 
     def planned(self) -> None:
@@ -99,6 +101,7 @@ class Looks:
         self.unsure = rate < plain * UNSURE
         least, most = PLAIN_APART
         lost = 0 if drifted else LOOK_AT_PLAIN * (1 - plain / rate)
+        most = min(most, least << self.plain_looks)
         self.plain_pause = min(max(int(lost / LOOKING[False]), least), most)
 
     def end(self, plain_s: float) -> None:
