@@ -172,6 +172,7 @@ def test_trees_follow_what_rows_cost_and_no_token_changes(
         policy = trees.runner.step.policy
         for row in (0.0, 0.1, 100.0):
             policy.costs = Costs(row)
+            policy._prices_of.clear()
             counted = Counter()
             trees.runner.stages.observers = (counted,)
             assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
