@@ -105,7 +105,9 @@ class Ranging(TreePolicy):
         self.costs.drew(level)
         return self.random.random() < 0.8
 
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+    def keep(
+        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
+    ) -> Sequence[TreeBatch]:
         if trees and trees[0].max_depth == SHAPE.depth:
             self.costs.drew_last()
         most = self.random.randint(0, SHAPE.nodes)
@@ -195,9 +197,11 @@ class Timed(TreePolicy):
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         return self._timed(self.policy.deepen, level, score)
 
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+    def keep(
+        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
+    ) -> Sequence[TreeBatch]:
         self._drafted = sum(tree.batch_size for tree in trees) == batch
-        return self._timed(self.policy.keep, trees, batch)
+        return self._timed(self.policy.keep, trees, requests, batch)
 
     def observe(self, report: StepReport) -> None:
         self._timed(self.policy.observe, report)
@@ -259,14 +263,17 @@ class Always(AdaptiveShapes):
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         return super().deepen(level, score) or not self._depth
 
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
-        kept = super().keep(trees, batch)
+    def keep(
+        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
+    ) -> Sequence[TreeBatch]:
+        kept = super().keep(trees, requests, batch)
         return kept if self._shared else [self._as_many(tree) for tree in trees]
 
     def _as_many(self, tree: TreeBatch) -> TreeBatch:
         count, nodes = tree.batch_size, tree.rows - 1
         free = torch.zeros(count * nodes + 1, dtype=torch.float64)
-        by_chance, chance = OPS.tree_prune(tree, self.belief, free)
+        greedy = torch.zeros(count, dtype=torch.int64)
+        by_chance, chance = OPS.tree_prune(tree, greedy, self.belief, free)
         falling = chance[:, 1:].sort(dim=1, descending=True).values.sum(dim=0)
         cost = torch.from_numpy(self._prices.nodes[: count * nodes + 1 : count])
         worth = torch.cat((torch.zeros(1), falling.cumsum(0))) - cost

@@ -80,7 +80,7 @@ class Service:
             gained[self.drafted] += paths.length.numpy()
             nodes = (paths.length if self.oracle else trees.node_count).numpy()
         rows, takes = batch + int(nodes.sum()), self.machine.takes
-        verified, seconds = len(self.drafted), dict[str, float]()
+        verified, seconds, asked = len(self.drafted), dict[str, float](), _views(self.drafted)
         forward = rows, batch, int(np.count_nonzero(nodes))
         if verified:
             seconds["verify"] = takes("forward", *forward)
@@ -92,7 +92,7 @@ class Service:
             seconds["verify"] = takes("forward", *forward) if drafted else takes("plain", batch)
         if verified or drafted:
             seconds["other"] = takes("rest", max(verified, drafted))
-        policy.observe(StepReport(batch, rows, [], [], trees, paths, seconds, rows - batch))
+        policy.observe(StepReport(batch, rows, asked, [], trees, paths, seconds, rows - batch))
 
     def _walk(self, trees: TreeBatch) -> AcceptedPaths:
         """As far as the trees hold the texts; beyond these nothing is accepted."""
@@ -105,7 +105,7 @@ class Service:
     def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> int:
         """How many trees were drafted; those without nodes are not verified."""
         able = np.flatnonzero(self.at < self.last)
-        views = [RequestView(str(client), 0, 0, 99, False, True) for client in able]
+        views = _views(able)
         rests = self.trees is None and policy.rests(len(self.at))
         plan = [None] * len(views) if rests or not views else policy.plan(views)
         chosen = [shape is not None for shape in plan]
@@ -133,7 +133,8 @@ class Service:
         nodes = min(shape.nodes, of_levels.stop)
         candidates = [values[:, of_levels] for values in (tokens, score, parent)]
         trees = OPS.tree_build(roots, *candidates, width, depth, nodes)
-        (kept,) = policy.keep([TreeBatch.of(trees, depth)], len(self.at))
+        asked = [_views(self.drafted)]
+        (kept,) = policy.keep([TreeBatch.of(trees, depth)], asked, len(self.at))
         with_nodes = np.flatnonzero(kept.node_count)
         if len(with_nodes):
             self.trees = kept.select(torch.from_numpy(with_nodes))
@@ -183,3 +184,7 @@ def settled(
 ) -> float:
     """Tokens per second after a third of the steps."""
     return speed(course(recorded, batch, policy, oracle=oracle), STEPS // 3, STEPS)
+
+
+def _views(clients: np.ndarray) -> list[RequestView]:
+    return [RequestView(str(client), 0, 0, 99, False, True) for client in clients]

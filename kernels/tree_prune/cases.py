@@ -20,7 +20,8 @@ TOLERANCE = 1e-12
 class PruneCase:
     """Random trees of up to `rows` rows; a row costs `row_cost` tokens of time.
 
-    `sure`: every node is given the same probability, 1, so that all are equally likely.
+    `sure`: every node is given the same probability, 1, so that all are equally likely. `kinds`: of
+    trees, drawn at random.
     """
 
     name: str
@@ -29,6 +30,7 @@ class PruneCase:
     batch: int = 1
     row_cost: float = 0.1
     sure: bool = False
+    kinds: int = 1
 
 
 CASES = (
@@ -39,6 +41,7 @@ CASES = (
     PruneCase("too_dear", 17, 5, batch=7, row_cost=1.5),
     PruneCase("deep", 33, 12, batch=5, row_cost=0.01),
     PruneCase("all_sure", 17, 5, batch=3, sure=True),
+    PruneCase("some_sampled", 17, 5, batch=32, kinds=3),
 )
 
 
@@ -61,10 +64,13 @@ def make_inputs(case: PruneCase, seed: int = 0, device: str = "cpu") -> dict[str
         "visible": visible_rows(ancestors, valid),
         "score": score.masked_fill(~valid, -torch.inf),
     }
-    line = torch.randn(2, generator=generator, dtype=torch.float64).abs()
+    line = torch.randn(case.kinds, 2, generator=generator, dtype=torch.float64).abs()
+    information = (10 * torch.eye(2).double()).repeat(case.kinds, 1, 1)
+    kind = torch.randint(case.kinds, (case.batch,), generator=generator)
     nodes = torch.arange(case.batch * (case.rows - 1) + 1, dtype=torch.float64)
     return {
         "trees": Trees(**{name: tensor.to(device) for name, tensor in trees.items()}),
-        "belief": Belief(line.to(device), (10 * torch.eye(2).double()).to(device)),
+        "kind": kind.to(device),
+        "belief": Belief(line.to(device), information.to(device)),
         "cost": (case.row_cost * nodes).to(device),
     }

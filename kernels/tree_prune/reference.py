@@ -18,23 +18,25 @@ STEP = 1.0
 
 @dataclass(frozen=True)
 class Belief:
-    """A node is accepted after its parent with log-odds `line[0] + line[1] * x`.
+    """A node is accepted after its parent with log-odds `line[k, 0] + line[k, 1] * x`.
 
-    x: the log-odds that the head gave it. `line: [2]`; `information: [2, 2]`, of what was seen, in
-    the logistic regression of late: `float64`.
+    x: the log-odds that the head gave it; k, below K: the kind of its tree. `line: [K, 2]`;
+    `information: [K, 2, 2]`, of what was seen, in the logistic regression of late: `float64`.
     """
 
     line: torch.Tensor
     information: torch.Tensor
 
     @classmethod
-    def empty(cls, device: torch.device | str = "cpu") -> "Belief":
+    def empty(cls, kinds: int = 1, device: torch.device | str = "cpu") -> "Belief":
         """Nothing seen: the head's word is taken."""
-        line = torch.tensor([0.0, 1.0], dtype=torch.float64, device=device)
-        return cls(line, line.new_zeros(2, 2))
+        line = torch.tensor([[0.0, 1.0]] * kinds, dtype=torch.float64, device=device)
+        return cls(line, line.new_zeros(kinds, 2, 2))
 
 
-def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees, torch.Tensor]:
+def tree_prune(
+    trees: Trees, kind: torch.Tensor, belief: Belief, cost: torch.Tensor
+) -> tuple[Trees, torch.Tensor]:
     """The nodes of all trees that are worth their cost, and every node's chance.
 
     Source: Yggdrasil's latency-aware objective, for a batch. A node's chance is that of its whole
@@ -43,11 +45,12 @@ def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees,
     likely as the last of them. In each tree they come falling by chance, of equal ones the lower
     row first; the rest is padding.
 
-    `cost: [n+1] float64`, at least as many as there are nodes and one: in tokens, by nodes kept.
+    `kind: [B] int64`, of each tree. `cost: [n+1] float64`, at least as many as there are nodes and
+    one: in tokens, by nodes kept.
     Returns trees of as many rows, and `[B, R] float64`, in the rows of `trees`: 1 at the root, 0 at
     padding.
     """
-    chance = _chances(trees, belief)
+    chance = _chances(trees, belief.line[kind])
     falling = chance[:, 1:].flatten().sort(descending=True).values
     # No chance, no node.
     falling = falling[: int((falling > 0).sum())]
@@ -62,32 +65,51 @@ def tree_prune(trees: Trees, belief: Belief, cost: torch.Tensor) -> tuple[Trees,
 
 
 def tally_paths(
-    trees: Trees, rows: torch.Tensor, length: torch.Tensor, belief: Belief, memory: float
+    trees: Trees,
+    kind: torch.Tensor,
+    rows: torch.Tensor,
+    length: torch.Tensor,
+    belief: Belief,
+    memory: float,
 ) -> None:
     """Learn from verified trees: writes `belief`.
 
     The children of accepted rows were tried, and those that lie on the path accepted; what others
-    would have met nobody knows. Each one tried leaves `memory` of what was seen before.
+    would have met nobody knows. Each one tried leaves `memory` of what was seen of its kind before.
 
-    `rows: [B, D+1] int64`, `length: [B] int64`: see `tree_accept.AcceptedPaths`.
+    `kind: [B] int64`, of each tree; `rows: [B, D+1] int64`, `length: [B] int64`: see
+    `tree_accept.AcceptedPaths`.
     """
     used = index_range(rows.shape[1], rows.device) <= length[:, None]
     on_path = torch.zeros_like(trees.valid).scatter_(1, rows.where(used, 0), True)
     tried = trees.valid & on_path.gather(1, trees.parent)
     tried[:, 0] = False
-    odds, accepted = _odds(trees)[tried], on_path[tried].double()
+    odds = _odds(trees)
+    for each, (line, information) in enumerate(zip(belief.line, belief.information, strict=True)):
+        those = tried & (kind == each)[:, None]
+        _learn(odds[those], on_path[those].double(), line, information, memory)
+
+
+def _learn(
+    odds: torch.Tensor,
+    accepted: torch.Tensor,
+    line: torch.Tensor,
+    information: torch.Tensor,
+    memory: float,
+) -> None:
+    """A step of Newton's, from nodes of one kind: writes `line` and `information`."""
     features = torch.stack([torch.ones_like(odds), odds], dim=1)
-    chance = (features @ belief.line).sigmoid()
-    belief.information.mul_(memory ** len(odds))
-    belief.information.add_(features.T @ (features * (chance * (1 - chance))[:, None]))
-    square = belief.information + PRIOR * torch.eye(2, dtype=torch.float64, device=odds.device)
+    chance = (features @ line).sigmoid()
+    information.mul_(memory ** len(odds))
+    information.add_(features.T @ (features * (chance * (1 - chance))[:, None]))
+    square = information + PRIOR * torch.eye(2, dtype=torch.float64, device=odds.device)
     wrong = features.T @ (accepted - chance)
     step = torch.linalg.solve(square, wrong)
     # A node that the head thinks likelier is not believed to be less likely.
-    if step[1] < -belief.line[1]:
-        step[1] = -belief.line[1]
+    if step[1] < -line[1]:
+        step[1] = -line[1]
         step[0] = (wrong[0] - square[0, 1] * step[1]) / square[0, 0]
-    belief.line.add_(step.clamp_(-STEP, STEP))
+    line.add_(step.clamp_(-STEP, STEP))
 
 
 def _odds(trees: Trees) -> torch.Tensor:
@@ -97,8 +119,9 @@ def _odds(trees: Trees) -> torch.Tensor:
     return said - (-said.expm1()).log()
 
 
-def _chances(trees: Trees, belief: Belief) -> torch.Tensor:
-    edge = (belief.line[0] + belief.line[1] * _odds(trees)).sigmoid()
+def _chances(trees: Trees, line: torch.Tensor) -> torch.Tensor:
+    """`line: [B, 2]`, of each tree."""
+    edge = (line[:, :1] + line[:, 1:] * _odds(trees)).sigmoid()
     edge[:, 0] = 1.0
     chance = torch.zeros_like(edge)
     chance[:, 0] = 1.0

@@ -15,8 +15,9 @@ from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
 from vllm_eagle_pangu.core.remembered import narrower
+from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
@@ -28,11 +29,26 @@ SHAPE = TreeShape(2, 3, 5)
 OPS = Ops.bind("reference")
 
 
+def asked(trees: TreeBatch | None, temperature: float = 0.0) -> list[RequestView]:
+    """Requests whose trees these are."""
+    count = 0 if trees is None else trees.batch_size
+    return [RequestView(str(row), 0, 0, 99, False, True, temperature) for row in range(count)]
+
+
+def keep(policy: TreePolicy, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+    return policy.keep(trees, [asked(each) for each in trees], batch)
+
+
+def all_alike(trees: TreeBatch) -> torch.Tensor:
+    """Trees of one kind."""
+    return torch.zeros(trees.batch_size, dtype=torch.int64)
+
+
 def chances(tree: TreeBatch, belief: Belief | None = None) -> np.ndarray:
     """By node, of its whole path."""
     belief = belief or Belief.empty()
     free = torch.zeros(tree.batch_size * tree.rows, dtype=torch.float64)
-    return tree_prune(tree, belief, free)[1].numpy()
+    return tree_prune(tree, all_alike(tree), belief, free)[1].numpy()
 
 
 def random_trees(seed: int, batch: int = 2, rows: int = 6, depth: int = 3) -> TreeBatch:
@@ -76,7 +92,7 @@ def test_the_likeliest_nodes_are_the_best_of_all_sets(seed):
     )
     # Where a second is worth what the best of all brings in one, that one is found.
     cost = torch.from_numpy(best * seconds)
-    kept, _ = tree_prune(tree, Belief.empty(), cost)
+    kept, _ = tree_prune(tree, all_alike(tree), Belief.empty(), cost)
     count = int(kept.valid.sum()) - 2
     brought = 2 + chances(TreeBatch.of(kept, 3))[:, 1:].sum()
     assert brought / seconds[count] == pytest.approx(best)
@@ -90,7 +106,7 @@ def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
     policy.costs.plain.expect((1, 3, 0), float(policy.costs.of_forward(3, np.zeros(1))[0]))
     tree = random_trees(seed, batch=3)
     policy.plan([None] * 3)
-    (kept,) = policy.keep([tree], 3)
+    (kept,) = keep(policy, [tree], 3)
     kept.check()
     every = -np.sort(-chances(tree)[:, 1:].ravel())
     seconds = policy.costs.of_forward(3, np.arange(len(every) + 1))
@@ -116,11 +132,11 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
         with_trees.append(all(policy.plan([None] * 4)))
         nodes = 0
         if with_trees[-1]:
-            policy.keep([random_trees(0, batch=4)], 4)
+            keep(policy, [random_trees(0, batch=4)], 4)
             nodes = int(tree.node_count.sum())
         of_trees = (tree, paths) if nodes else (None, None)
         seconds = {"verify": 0.01, "grow": 0.01}
-        policy.observe(StepReport(4, 4 + nodes, [], [], *of_trees, seconds, nodes))
+        policy.observe(StepReport(4, 4 + nodes, asked(of_trees[0]), [], *of_trees, seconds, nodes))
     # But for the first of them, behind steps without, and the first of each width.
     assert sum(with_trees) == 7
     assert policy.costs.rest.known == policy.costs.forward.known == 5
@@ -186,12 +202,12 @@ def test_trees_are_as_wide_as_pays(row, width):
             while depth < 3 and policy.deepen(depth, score + (depth - 1) * np.log(0.9)):
                 depth += 1
                 now[0] += 0.001 + row * shape.width
-            (tree,) = policy.keep([grown(lambda path: likely, shape.width, depth)], 1)
+            (tree,) = keep(policy, [grown(lambda path: likely, shape.width, depth)], 1)
             draws = torch.tensor([choose.choices(range(5), [*likely, 0.01], k=tree.rows)])
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
             rows = int(tree.valid.sum())
             seconds["grow"] = 0.001 + now[0] - began
-        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds, rows - 1))
+        policy.observe(StepReport(1, rows, asked(tree), [], tree, paths, seconds, rows - 1))
     late = [each for each in planned[200:] if each]
     assert late.count(width) > 0.9 * len(late) > 90
 
@@ -223,9 +239,9 @@ class OnADevice:
                 # Numbers that nobody can read.
                 assert self.policy.deepen(level, torch.empty(2, shape.width, device="meta"))
             trees = [grown(lambda path: likely, shape.width, shape.depth) for _ in range(2)]
-            (self.tree,) = self.policy.keep([TreeBatch.stack(trees)], 2)
+            (self.tree,) = keep(self.policy, [TreeBatch.stack(trees)], 2)
             seconds["grow"] = 0.001 + self.level * (shape.depth - 1)
-        self.policy.observe(StepReport(2, rows, [], [], tree, paths, seconds, rows - 2))
+        self.policy.observe(StepReport(2, rows, asked(tree), [], tree, paths, seconds, rows - 2))
         return shape, rows
 
     def _padded(self, rows: int) -> int:
@@ -268,7 +284,7 @@ class DearNodes:
         self.policy.observe(StepReport(batch, batch, [], [], None, None, seconds))
         self.nodes = 0
         if drafted:
-            (kept,) = self.policy.keep([random_trees(0, batch=drafted)], batch)
+            (kept,) = keep(self.policy, [random_trees(0, batch=drafted)], batch)
             self.nodes = int(kept.node_count.sum())
         return "rest" if rests else "trees" if drafted == batch else "none"
 
@@ -301,9 +317,10 @@ def test_requests_that_come_and_go_are_no_reason_to_reckon_anew():
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, 1), 3)
             nodes = int(tree.node_count.sum())
         seconds = {"verify": 0.01, "grow": 0.001}
-        policy.observe(StepReport(batch, batch + nodes, [], [], tree, paths, seconds, nodes))
+        of_trees = asked(tree), [], tree, paths
+        policy.observe(StepReport(batch, batch + nodes, *of_trees, seconds, nodes))
         planned.append(all(policy.plan([None] * batch)))
-        tree = policy.keep([chains(policy, batch)], batch)[0] if planned[-1] else None
+        tree = keep(policy, [chains(policy, batch)], batch)[0] if planned[-1] else None
     assert sum(planned[300:]) > 250
     assert len([step for step in counted if step >= 300]) < 300 / 8
 
@@ -349,7 +366,7 @@ def test_a_forward_of_many_rows_has_a_number_of_them_that_comes_often(batch):
         policy = AdaptiveShapes(SHAPE, OPS)
         policy.plan([None] * batch)
         policy._prices.nodes = dear * np.arange(5 * batch + 1)
-        (kept,) = policy.keep([tree], batch)
+        (kept,) = keep(policy, [tree], batch)
         counts.add(int(kept.node_count.sum()))
     assert len(counts) > 3
     for count in counts - {0, int(tree.node_count.sum())}:
@@ -392,7 +409,7 @@ def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
     for turn in range(40):
         prompts = 50 * (turn % 2)
         seconds = {"verify": 0.02 + 0.0003 * prompts, "extend": 0.001 + 0.0001 * prompts}
-        report = StepReport(4, 12 + prompts, [], [], tree, None, seconds, 8)
+        report = StepReport(4, 12 + prompts, asked(tree), [], tree, None, seconds, 8)
         costs.saw(report, drafted=4, before=4, width=1)
     costs.solve()
     assert costs.of_prompt_row(trees=False) == pytest.approx(0.0003, rel=0.05)
@@ -424,7 +441,7 @@ def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
         policy._drafted = policy._drafted_before = 4
         nodes = int(tree.node_count.sum())
         took = {"verify": seconds, "grow": 0.01}
-        report = StepReport(4, 4 + nodes, [], [], tree, paths, took, nodes)
+        report = StepReport(4, 4 + nodes, asked(tree), [], tree, paths, took, nodes)
         policy.observe(report)
         policy.costs.solve()
         hoped.append(policy.kept.late[1])
@@ -437,15 +454,15 @@ def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
     for seed in range(8):
         policy.plan([None] * 3)
         trees = [random_trees(seed, batch=1), random_trees(seed, batch=2, rows=4)]
-        kept = policy.keep(trees, 3)
+        kept = keep(policy, trees, 3)
         assert [tree.batch_size for tree in kept] == [1, 2]
         for tree in kept:
             tree.check()
             draws = tree.tokens.roll(-1, dims=1)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
             nodes, took = int(tree.node_count.sum()), {"verify": 0.01, "grow": 0.01}
-            policy.observe(StepReport(3, 3, [], [], tree, paths, took, nodes))
-    assert policy.belief.information[0, 0] > 1 and policy.trees.nodes.sum() > 0
+            policy.observe(StepReport(3, 3, asked(tree), [], tree, paths, took, nodes))
+    assert policy.belief.information[0, 0, 0] > 1 and policy.trees.nodes.sum() > 0
 
 
 def path(tree: TreeBatch, request: int, row: int) -> list[int]:
@@ -467,7 +484,7 @@ def test_a_head_that_says_too_much_is_believed_less():
     for turn in range(300):
         draws = torch.tensor([[1 if turn % 3 == 0 else 40, 41, 42]])
         paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 1)
-        tally_paths(tree, paths.rows, paths.length, belief, MEMORY)
+        tally_paths(tree, all_alike(tree), paths.rows, paths.length, belief, MEMORY)
     after = chances(tree, belief)[0]
     assert after[1] == pytest.approx(1 / 3, abs=0.05)
     assert after[2] < 0.02
@@ -480,8 +497,27 @@ def test_a_head_that_errs_after_it_was_right_is_believed_no_more():
     for said, low, high in ((1, 0.95, 1.0), (40, 0.0, 0.1), (1, 0.9, 1.0)):
         for _ in range(1500):
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, torch.tensor([[said, 41]]), 1)
-            tally_paths(tree, paths.rows, paths.length, belief, MEMORY)
+            tally_paths(tree, all_alike(tree), paths.rows, paths.length, belief, MEMORY)
         assert low <= chances(tree, belief)[0, 1] <= high
+
+
+def test_heads_are_believed_by_the_temperature_of_requests():
+    """What it says likely is what greedy requests say, and what others never do."""
+    policy, temperatures = AdaptiveShapes(SHAPE, OPS), (0.0, 0.5, 1.0)
+    score = torch.tensor([[0.0, 0.7]]).log()
+    tree = tree_of_parents(torch.tensor([[0, 1]]), torch.tensor([[0, 0]]), 1, score=score)
+    batch = TreeBatch.stack([tree] * 3)
+    requests = [view for each in temperatures for view in asked(tree, each)]
+    for turn in range(200):
+        policy.plan(requests)
+        draws = torch.tensor([[1, 41], [1 if turn % 2 else 40, 41], [40, 41]])
+        paths = tree_accept(batch.tokens, batch.parent, batch.valid, draws, 1)
+        took = {"verify": 0.01, "grow": 0.01}
+        policy.observe(StepReport(3, 6, requests, [], batch, paths, took, 3))
+    _, chance = tree_prune(batch, torch.arange(3), policy.belief, torch.zeros(4).double())
+    assert chance[:, 1].tolist() == pytest.approx([1.0, 0.5, 0.0], abs=0.1)
+    greedy, cool, warm = (policy.line(request) for request in requests)
+    assert greedy[0] > cool[0] > warm[0]
 
 
 def test_durations_tell_features_apart_through_noise_and_hiccups():
@@ -577,7 +613,7 @@ class ChainSteps:
         if self.count % 4 == 0:
             prompts, self.emitted = self.prompt * self.emitted, 0
         if shape is not None:
-            (tree,) = self.policy.keep([chains(self.policy, 1)], 1)
+            (tree,) = keep(self.policy, [chains(self.policy, 1)], 1)
             agrees = torch.from_numpy(self.random.random((1, tree.rows)) < self.chance)
             draws = tree.tokens.roll(-1, dims=1).where(agrees, 0)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
@@ -587,7 +623,8 @@ class ChainSteps:
         rows = 1 if tree is None else int(tree.valid.sum())
         seconds["verify"] = 0.02 + self.row * (rows + prompts)
         seconds = {stage: self.slower * each for stage, each in seconds.items()}
-        self.policy.observe(StepReport(1, rows + prompts, [], [], tree, paths, seconds, rows - 1))
+        of_trees = asked(tree), [], tree, paths
+        self.policy.observe(StepReport(1, rows + prompts, *of_trees, seconds, rows - 1))
         emitted = 1 + (0 if paths is None else int(paths.length.sum()))
         self.emitted += emitted
         plain = emitted * (0.02 + self.row) + self.row * prompts
@@ -680,11 +717,11 @@ def test_what_is_believed_of_a_batch_can_be_asked():
         (shape,) = policy.plan([None])
         seconds, tree, paths, rows = {"verify": 0.02}, None, None, 1
         if shape is not None:
-            (tree,) = policy.keep([chains(policy, 1)], 1)
+            (tree,) = keep(policy, [chains(policy, 1)], 1)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, 1), 3)
             rows = int(tree.valid.sum())
             seconds |= {"extend": 0.004, "grow": 0.001}
-        policy.observe(StepReport(1, rows, [], [], tree, paths, seconds, rows - 1))
+        policy.observe(StepReport(1, rows, asked(tree), [], tree, paths, seconds, rows - 1))
     found = policy.account(1)
     assert found.pays and found.trees_per_s > found.plain_per_s == pytest.approx(50, rel=0.01)
     assert found.forward_s == pytest.approx(0.02, rel=0.05) and found.row_s < 0.001

@@ -33,7 +33,7 @@ class Counted(TreePolicy):
     def deepen(self, level, score):
         return True
 
-    def keep(self, trees, batch):
+    def keep(self, trees, requests, batch):
         return trees
 
     def observe(self, report):

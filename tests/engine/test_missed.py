@@ -84,7 +84,7 @@ class NowAndThen(TreePolicy):
     def plan(self, requests):
         return [SHAPE if self.kind == 1 else None] * len(requests)
 
-    def keep(self, trees, batch):
+    def keep(self, trees, requests, batch):
         for tree in trees:
             self.whole += tree.valid.all(dim=1).tolist()
         return trees

@@ -51,7 +51,7 @@ class RandomShapes(TreePolicy):
     def deepen(self, level, score):
         return self.random.random() < 0.8
 
-    def keep(self, trees, batch):
+    def keep(self, trees, requests, batch):
         return trees
 
     def observe(self, report):
@@ -89,7 +89,7 @@ class Sometimes(TreePolicy):
     def deepen(self, level, score):
         return True
 
-    def keep(self, trees, batch):
+    def keep(self, trees, requests, batch):
         return [tree.cut(torch.zeros(tree.batch_size, dtype=torch.int64)) for tree in trees]
 
     def observe(self, report):

@@ -19,7 +19,8 @@ FIELDS = ("tokens", "parent", "depth", "valid", "visible", "score")
 def random_case(seed: int) -> PruneCase:
     """B 1..4; from nothing pays to everything does."""
     cost = (0.0, 0.02, 0.2, 0.6)[seed % 4]
-    return PruneCase("random", 2 + seed % 19, 1 + seed % 6, 1 + seed // 4 % 4, cost)
+    size = 2 + seed % 19, 1 + seed % 6, 1 + seed // 4 % 4
+    return PruneCase("random", *size, cost, kinds=1 + seed % 3)
 
 
 def assert_equals_reference(inputs):
@@ -80,9 +81,8 @@ def test_tallies_equal_the_reference():
         beliefs = []
         for implementation in ("reference", IMPLEMENTATION):
             belief = copy.deepcopy(inputs["belief"])
-            tally_paths(
-                trees, paths.rows, paths.length, belief, 0.99, implementation=implementation
-            )
+            of_paths = trees, inputs["kind"], paths.rows, paths.length
+            tally_paths(*of_paths, belief, 0.99, implementation=implementation)
             beliefs.append(belief)
         for name in ("line", "information"):
             parts = (getattr(belief, name) for belief in reversed(beliefs))

@@ -44,11 +44,13 @@ HOST = torch.device("cpu")
 PROMPTS = 1 / 256
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
+# Nodes are believed in apart by what their requests' temperatures are: 0, up to this, and above.
+WARM = 0.7
 # From so many trees on something is known of them.
 ENOUGH = 16
 # So often trees are remembered, and it is asked anew whether they pay. Once a batch stays about as
 # it is, so many times more seldom: the reckoning takes as long as a tenth of a small model's step,
-# and remembering a twentieth. For a batch of another size, too, where that was longer ago.
+# and remembering a twentieth. What was reckoned for batches of other sizes is forgotten then.
 REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 4, 64
 # Of so many steps three have trees with all levels: as wide as may be, as wide as now, one wide.
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
@@ -86,11 +88,10 @@ class Account:
 
 @dataclass
 class Prices:
-    """What trees for a batch are to bring, `rate` tokens per second, as it was reckoned after so
-    many `plans`. In tokens, what is worth the time of: a `row`, a `level`, `[n] float64` a forward
-    by its `nodes`, and by requests the same with few numbers of rows."""
+    """What trees for a batch are to bring, `rate` tokens per second. In tokens, what is worth the
+    time of: a `row`, a `level`, `[n] float64` a forward by its `nodes`, and by requests the same
+    with few numbers of rows."""
 
-    plans: int = 0
     rate: float = 0.0
     row: float = 0.0
     level: float = 0.0
@@ -113,7 +114,7 @@ class AdaptiveShapes:
         self.ops = ops
         self.on_host = on_host
         self.costs = StepCosts() if on_host else WholeStepCosts(sizes)
-        self.belief = Belief.empty()
+        self.belief = Belief.empty(1 + _kind(1.0))
         self.trees = Remembered(largest)
         # Width, and depth at most, of trees by now, of those being drafted, and of those before.
         self._size = self._size_now = self._size_before = largest.width, largest.depth
@@ -126,7 +127,7 @@ class AdaptiveShapes:
         self.kept = Kept()
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
-        # Of the trees being drafted, and by how many there are.
+        # Of the trees being drafted, and by how many there are, since all was reckoned anew.
         self._prices, self._prices_of = Prices(), dict[int, Prices]()
         # Trees of the step being planned, and of the one before; whether they have all levels.
         self._drafted, self._drafted_before, self._whole = 0, 0, True
@@ -188,8 +189,7 @@ class AdaptiveShapes:
         self._stayed = 0 if looks.plans <= look_steps(batch) else self._stayed + 1
         anew = self._due(REASSESSED)
         prices = self._prices_of.get(batch)
-        ago = self._plans - prices.plans if prices else SELDOM * REASSESSED
-        if anew or (looks.drafts and ago >= SELDOM * REASSESSED):
+        if anew or (looks.drafts and prices is None):
             self._reassess(batch, anew)
             if self._may_rest and looks.try_a_rest(batch, self._plans):
                 self._want_no_more()
@@ -280,7 +280,9 @@ class AdaptiveShapes:
             bins = [self._bins_below[each] for each in bins]
         return False
 
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
+    def keep(
+        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
+    ) -> Sequence[TreeBatch]:
         """See `TreePolicy`: the nodes that pay, the likeliest first in each tree."""
         if trees and self._bins and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
@@ -289,9 +291,9 @@ class AdaptiveShapes:
         found = []
         pays = self._looks_of[self._power].pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
-        for drafted in trees:
+        for drafted, whose in zip(trees, requests, strict=True):
             tree = drafted.to(HOST)
-            pruned, chance = self.ops.tree_prune(tree, self.belief, cost)
+            pruned, chance = self.ops.tree_prune(tree, _kinds(whose), self.belief, cost)
             often = pays and self.trees.known >= TREES
             if self._size_now == self._size and (not often or self._due(REMEMBERED)):
                 self.trees.add(tree, chance.numpy(), self._bins, self._prices.row)
@@ -315,9 +317,9 @@ class AdaptiveShapes:
             prices.by_batch[batch] = torch.from_numpy(np.where(odd, np.inf, prices.nodes))
         return prices.by_batch[batch]
 
-    def line(self) -> Sequence[float]:
+    def line(self, request: RequestView) -> Sequence[float]:
         """See `TreePolicy`."""
-        found: list[float] = self.belief.line.tolist()
+        found: list[float] = self.belief.line[_kind(request.temperature)].tolist()
         return found
 
     def observe(self, report: StepReport) -> None:
@@ -347,7 +349,8 @@ class AdaptiveShapes:
         accepted = 0
         if tree is not None and paths is not None:
             rows, length = paths.rows.to(HOST), paths.length.to(HOST)
-            self.ops.tally_paths(tree.to(HOST), rows, length, self.belief, MEMORY)
+            kinds = _kinds(report.requests)
+            self.ops.tally_paths(tree.to(HOST), kinds, rows, length, self.belief, MEMORY)
             accepted = sum(length.tolist())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self._count(emitted, prompts)
@@ -404,15 +407,16 @@ class AdaptiveShapes:
         if rates[place, below] > FASTER * rates[trees.widths.index(width), depth - 1]:
             self._size = trees.widths[int(place)], int(below) + 1
             trees.become(*self._size)
-            self._prices_of.clear()
 
     def _reassess(self, batch: int, anew: bool) -> None:
         """What a second is worth, and whether trees pay; `anew`: the width, too."""
         self.costs.solve()
         seconds = self.costs.of_plain(batch)
         plain = batch / seconds if seconds else 0.0
-        if anew and self.trees.known_whole >= ENOUGH and self.costs.known >= REMEMBERED:
-            self._choose_shape(batch)
+        if anew:
+            self._prices_of.clear()
+            if self.trees.known_whole >= ENOUGH and self.costs.known >= REMEMBERED:
+                self._choose_shape(batch)
         hoped = self._expected(batch)
         rate = self._beside_prompts(self.kept.share * hoped, trees=True)
         plain = self._beside_prompts(plain, trees=False)
@@ -420,7 +424,7 @@ class AdaptiveShapes:
         most = batch * self.largest.nodes
         nodes = worth * self.costs.of_forward(batch, np.arange(most + 1))
         level = worth * self.costs.of_level(batch * self._size[0])
-        self._prices = Prices(self._plans, hoped, (nodes[-1] - nodes[0]) / most, level, nodes)
+        self._prices = Prices(hoped, (nodes[-1] - nodes[0]) / most, level, nodes)
         self._prices_of[batch] = self._prices
         self._worths, self._bins_below = self.trees.below()
         looks = self._looks(batch)
@@ -457,3 +461,13 @@ class AdaptiveShapes:
         seconds = self.costs.of_trees(batch, drafted, nodes.cumsum(axis=1), width)
         rates: np.ndarray = (emitted / seconds).max(axis=1) if seconds[0, 0] > 0 else 0 * levels
         return rates
+
+
+def _kind(temperature: float) -> int:
+    """Of a request's trees, by how their tokens are drawn."""
+    return (temperature > 0) + (temperature > WARM)
+
+
+def _kinds(requests: Sequence[RequestView]) -> torch.Tensor:
+    """`[B] int64`."""
+    return torch.tensor([_kind(request.temperature) for request in requests])

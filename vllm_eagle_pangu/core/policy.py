@@ -51,16 +51,21 @@ class TreePolicy(Protocol):
         """
         return True
 
-    def keep(self, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
-        """What the next step verifies of drafted trees, beside `batch` roots: all of them."""
+    def keep(
+        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
+    ) -> Sequence[TreeBatch]:
+        """What the next step verifies of drafted trees, beside `batch` roots: all of them.
+
+        `requests`: whose they are, `[B]` of each batch of trees.
+        """
         return trees
 
     def observe(self, report: StepReport) -> None:
         """Told at the end of every step."""
         return
 
-    def line(self) -> Sequence[float] | None:
-        """`kernels.tree_prune.Belief.line`, by which nodes are kept; None where all are."""
+    def line(self, request: RequestView) -> Sequence[float] | None:
+        """Of `kernels.tree_prune.Belief`, by which its nodes are kept; None where all are."""
         return None
 
 

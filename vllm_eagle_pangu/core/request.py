@@ -9,7 +9,8 @@ class RequestView(NamedTuple):
 
     `committed`: tokens whose K/V is in the pages. `length`: tokens known, prompt and output.
     `may_emit`: how many may follow. `is_partial`: rows of its prompt are left for later steps, and
-    nothing is drawn for it. `may_draft`: nothing that it asks for needs a chain.
+    nothing is drawn for it. `may_draft`: nothing that it asks for needs a chain. `temperature`:
+    of its draws, 0 where it is greedy.
     """
 
     id: str
@@ -18,3 +19,4 @@ class RequestView(NamedTuple):
     may_emit: int
     is_partial: bool
     may_draft: bool
+    temperature: float = 0.0

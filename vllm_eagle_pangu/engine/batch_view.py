@@ -59,6 +59,7 @@ def _requests(runner: "GPUModelRunner", count: int) -> list[RequestView]:
         [each.max_tokens - emitted for each, emitted in zip(params, outputs, strict=True)],
         runner.discard_request_mask.np[:count].tolist(),
         map(_may_draft, params),
+        [each.temperature for each in params],
     )
     return [RequestView(*request) for request in zip(*columns, strict=True)]
 

@@ -99,7 +99,7 @@ class StepTracer(Observer):
             tree=tree.to(HOST),
             paths=AcceptedPaths(*(each.to(HOST) for each in vars(paths).values())),
             stage_us=times,
-            belief=self.runner.step.policy.line(),
+            belief=[self.runner.step.policy.line(request) for request in report.requests],
         )
         self.writer.step(entry)
 

@@ -10,6 +10,7 @@ import torch
 from vllm_eagle_pangu.core.draft import TreeGrower
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import TreePolicy
+from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.indices import spans
@@ -36,9 +37,10 @@ class Drafted:
 
     trees: Sequence[DraftedTrees] = ()
 
-    def kept(self, policy: TreePolicy, batch: int) -> "Drafted":
-        """Of these trees what the policy has verified, beside `batch` roots."""
-        kept = policy.keep([drafted.tree for drafted in self.trees], batch)
+    def kept(self, policy: TreePolicy, views: Sequence[RequestView]) -> "Drafted":
+        """Of these trees, for some of a batch's requests, what the policy has verified."""
+        requests = [[views[request] for request in drafted.requests] for drafted in self.trees]
+        kept = policy.keep([drafted.tree for drafted in self.trees], requests, len(views))
         pairs = zip(self.trees, kept, strict=True)
         return Drafted([replace(drafted, tree=tree) for drafted, tree in pairs])
 

@@ -53,4 +53,4 @@ class Step:
             return Drafted()
         self.stages.enter("grow")
         grown = self.drafter.grow(state, list(shapes.values()), self.policy.deepen)
-        return self.stages.found(grown.kept(self.policy, accepted.placed.view.batch_size))
+        return self.stages.found(grown.kept(self.policy, accepted.placed.view.requests))

@@ -17,7 +17,8 @@ class StepEntry(NamedTuple):
     `time_us`: of the writer's `now_us`. `batch_size`: requests in the step, with and without a
     tree. `requests: [T]` ids; `prefix_len: [T]` committed tokens before each root; `shapes: [T]`,
     as drafted. `stage_us`: microseconds by stage, of the whole batch, each name ending in `_us`.
-    `belief`: by what line nodes were chosen (`kernels.tree_prune.Belief`), None where all are kept.
+    `belief: [T]`: by what line nodes were chosen (`kernels.tree_prune.Belief`), None where all are
+    kept.
 
     Everything is kept by reference until it is written: nothing handed over may be written to
     afterwards, and tensors are on the CPU.
@@ -32,7 +33,7 @@ class StepEntry(NamedTuple):
     tree: TreeBatch
     paths: AcceptedPaths
     stage_us: Mapping[str, float]
-    belief: Sequence[float] | None = None
+    belief: Sequence[Sequence[float] | None] | None = None
 
 
 def step_records(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
@@ -46,6 +47,7 @@ def step_records(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[dic
         if not wants(request):
             continue
         rows, emitted = sum(valid[tree]), lengths[tree] + 1
+        belief = entry.belief and entry.belief[tree]
         yield {
             "schema": SCHEMA,
             "kind": "step",
@@ -60,7 +62,7 @@ def step_records(entry: StepEntry, wants: Callable[[str], bool]) -> Iterator[dic
             "scores": [round(score, 4) for score in scores[tree][:rows]],
             "accepted_rows": path_rows[tree][:emitted],
             "emitted": output[tree][:emitted],
-            "belief": entry.belief and [round(each, 4) for each in entry.belief],
+            "belief": belief and [round(each, 4) for each in belief],
             "stage_us": stage_us,
         }
 

@@ -19,14 +19,15 @@ struct Trees {
 // As cpu_impl.py packs it: 8-byte fields, in order. All contiguous.
 struct Call {
   Trees trees;
-  double *line, *information;  // [2], [2, 2]
+  const int64_t* kind;         // [B]
+  double *line, *information;  // [kinds, 2], [kinds, 2, 2]
   // Of tree_prune.
   Trees kept;
   const double* cost;  // [> B (R - 1)]
   double* chance;      // [B, R]
   // Of tally_paths.
   const int64_t *rows, *length;  // [B, columns], [B]
-  int64_t batch, tree_rows, columns;
+  int64_t batch, tree_rows, columns, kinds;
   double least, most, prior, step, memory;
 };
 
@@ -38,18 +39,19 @@ double odds_of(const Call& call, int64_t base, int64_t row) {
   return said - std::log(-std::expm1(said));
 }
 
-double chance_of(const Call& call, double odds) {
-  return 1.0 / (1.0 + std::exp(-(call.line[0] + call.line[1] * odds)));
+double chance_of(const double* line, double odds) {
+  return 1.0 / (1.0 + std::exp(-(line[0] + line[1] * odds)));
 }
 
 void fill_chances(const Call& call, int64_t b) {
   const int64_t base = b * call.tree_rows;
   double* chance = call.chance + base;
+  const double* line = call.line + 2 * call.kind[b];
   chance[0] = 1.0;
   for (int64_t row = 1; row < call.tree_rows; row++) {
     chance[row] = 0.0;
     if (!call.trees.valid[base + row]) continue;
-    const double edge = chance_of(call, odds_of(call, base, row));
+    const double edge = chance_of(line, odds_of(call, base, row));
     chance[row] = edge * chance[call.trees.parent[base + row]];
   }
 }
@@ -104,6 +106,31 @@ void keep(const Call& call, int64_t b, double least) {
   }
 }
 
+// Of the tried nodes of a kind, sums over (1, odds): what was said too little, and the information.
+struct Seen {
+  int64_t tried = 0;
+  double wrong[2] = {}, information[3] = {};
+};
+
+void learn(const Call& call, const Seen& seen, double* line, double* information) {
+  const double leaves = std::pow(call.memory, double(seen.tried));
+  information[0] = information[0] * leaves + seen.information[0];
+  information[1] = information[1] * leaves + seen.information[1];
+  information[2] = information[1];
+  information[3] = information[3] * leaves + seen.information[2];
+  const double a = information[0] + call.prior, b = information[1];
+  const double d = information[3] + call.prior, determinant = a * d - b * b;
+  const double* wrong = seen.wrong;
+  double steps[] = {(d * wrong[0] - b * wrong[1]) / determinant,
+                    (a * wrong[1] - b * wrong[0]) / determinant};
+  // A node that the head thinks likelier is not believed to be less likely.
+  if (steps[1] < -line[1]) {
+    steps[1] = -line[1];
+    steps[0] = (wrong[0] - b * steps[1]) / a;
+  }
+  for (int i = 0; i < 2; i++) line[i] += std::min(std::max(steps[i], -call.step), call.step);
+}
+
 }  // namespace
 
 extern "C" {
@@ -118,42 +145,27 @@ void tree_prune(const Call* call) {
 
 void tally_paths(const Call* call) {
   thread_local std::vector<uint8_t> on_path;
-  int64_t tried = 0;
-  // Of the tried nodes, sums over (1, odds): what was said too little, and the information.
-  double wrong[2] = {}, seen[3] = {};
+  std::vector<Seen> seen(call->kinds);
   for (int64_t b = 0; b < call->batch; b++) {
-    const int64_t base = b * call->tree_rows;
+    const int64_t base = b * call->tree_rows, kind = call->kind[b];
+    Seen& of_kind = seen[kind];
     on_path.assign(call->tree_rows, 0);
     for (int64_t i = 0; i <= call->length[b]; i++) on_path[call->rows[b * call->columns + i]] = 1;
     for (int64_t row = 1; row < call->tree_rows; row++) {
       if (!call->trees.valid[base + row] || !on_path[call->trees.parent[base + row]]) continue;
-      const double odds = odds_of(*call, base, row), chance = chance_of(*call, odds);
+      const double odds = odds_of(*call, base, row);
+      const double chance = chance_of(call->line + 2 * kind, odds);
       const double error = on_path[row] - chance, weight = chance * (1.0 - chance);
-      wrong[0] += error;
-      wrong[1] += error * odds;
-      seen[0] += weight;
-      seen[1] += weight * odds;
-      seen[2] += weight * odds * odds;
-      tried++;
+      of_kind.wrong[0] += error;
+      of_kind.wrong[1] += error * odds;
+      of_kind.information[0] += weight;
+      of_kind.information[1] += weight * odds;
+      of_kind.information[2] += weight * odds * odds;
+      of_kind.tried++;
     }
   }
-  const double leaves = std::pow(call->memory, double(tried));
-  double* information = call->information;
-  information[0] = information[0] * leaves + seen[0];
-  information[1] = information[1] * leaves + seen[1];
-  information[2] = information[1];
-  information[3] = information[3] * leaves + seen[2];
-  const double a = information[0] + call->prior, b = information[1];
-  const double d = information[3] + call->prior, determinant = a * d - b * b;
-  double steps[] = {(d * wrong[0] - b * wrong[1]) / determinant,
-                    (a * wrong[1] - b * wrong[0]) / determinant};
-  // A node that the head thinks likelier is not believed to be less likely.
-  if (steps[1] < -call->line[1]) {
-    steps[1] = -call->line[1];
-    steps[0] = (wrong[0] - b * steps[1]) / a;
-  }
-  for (int i = 0; i < 2; i++)
-    call->line[i] += std::min(std::max(steps[i], -call->step), call->step);
+  for (int64_t kind = 0; kind < call->kinds; kind++)
+    learn(*call, seen[kind], call->line + 2 * kind, call->information + 4 * kind);
 }
 
 }
