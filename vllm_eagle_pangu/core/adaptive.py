@@ -15,6 +15,7 @@ the host, where vLLM's scheduler needs their tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import exp, log2
 
 import numpy as np
@@ -52,7 +53,8 @@ ENOUGH = 16
 # it is, so many times more seldom: the reckoning takes as long as a tenth of a small model's step,
 # and remembering a twentieth. What was reckoned for batches of other sizes is forgotten then.
 REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 4, 64
-# Of so many steps three have trees with all levels: as wide as may be, as wide as now, one wide.
+# Of so many steps, as much more seldom, three have trees with all levels: as wide as may be, as
+# wide as now, one wide.
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
 # Another width, or depth, is chosen if it is so much faster.
 FASTER = 1.02
@@ -204,8 +206,11 @@ class AdaptiveShapes:
 
     def _due(self, every: int) -> bool:
         """Whether what is done every so many plans is; not with trees of another size."""
-        now = self._plans + REMEMBERED
-        return now % (every if self._stayed < STAYS else SELDOM * every) == 0
+        return (self._plans + REMEMBERED) % self._seldom(every) == 0
+
+    def _seldom(self, every: int) -> int:
+        """Once a batch stays about as it is, so many times as many plans."""
+        return every if self._stayed < STAYS else SELDOM * every
 
     def _goes_on(self, looks: Looks, batch: int) -> bool:
         """Whether trees are looked at; a look that ends is reckoned with."""
@@ -230,7 +235,9 @@ class AdaptiveShapes:
     def _choose_for_now(self, looks: Looks, batch: int) -> None:
         """The width and depth of the trees being drafted: those that pay, or now and then others,
         which tell what these hold, and what rows of a level take."""
-        turn, at_all = self._plans % LOOK_DEEPER, looks.at_all(batch)
+        # On a device such trees alone tell what levels take.
+        often = self._seldom(LOOK_DEEPER) if self.on_host else LOOK_DEEPER
+        turn, at_all = self._plans % often, looks.at_all(batch)
         self._whole = at_all or turn in (WIDEST, USUAL, NARROWEST)
         (width, depth), largest, narrowest = self._size, self.largest.width, self.trees.widths[0]
         flat = turn == NARROWEST
@@ -363,6 +370,7 @@ class AdaptiveShapes:
         rate = self._prices.rate
         if seconds and rate and usual and self.kept.saw(report.batch, emitted, rate * seconds):
             self.trees.doubt()
+            self._stayed = 0
 
     def _count(self, emitted: int, prompts: int) -> None:
         """A step emitted so many tokens, and read so many of prompts."""
@@ -469,5 +477,11 @@ def _kind(temperature: float) -> int:
 
 
 def _kinds(requests: Sequence[RequestView]) -> torch.Tensor:
-    """`[B] int64`."""
-    return torch.tensor([_kind(request.temperature) for request in requests])
+    """`[B] int64`; not to be written to."""
+    return _tensor(tuple([_kind(request.temperature) for request in requests]))
+
+
+@lru_cache(maxsize=64)
+def _tensor(numbers: tuple[int, ...]) -> torch.Tensor:
+    """Nearly always the same few; making one takes as long as the choice of a tree's nodes."""
+    return torch.tensor(numbers)
