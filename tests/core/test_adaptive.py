@@ -185,31 +185,58 @@ def test_what_a_narrower_tree_holds_is_what_it_would_have_grown(seed, width):
         assert len(rows) == alone.rows
 
 
+class WideSteps:
+    """Steps of a head whose first guess is mostly right; `row`: seconds of a row of a level."""
+
+    def __init__(self, row: float) -> None:
+        self.policy, self.row = AdaptiveShapes(TreeShape(4, 3, 36), OPS), row
+        self.now, self.random = 0.0, random.Random(0)
+        self.policy.costs.clock = lambda: self.now
+
+    def step(self, batch: int) -> TreeShape | None:
+        """What was planned for each request."""
+        likely = [0.9, 0.03, 0.03, 0.03]
+        shape, *_ = [None] if self.policy.rests(batch) else self.policy.plan([None] * batch)
+        seconds, tree, paths, rows = {"verify": 0.02}, None, None, batch
+        if shape is not None:
+            began, depth, said = self.now, 1, np.log(likely[: shape.width])
+            score = torch.from_numpy(said).float().expand(batch, -1)
+            below = float(np.log(likely[0]))
+            while depth < 3 and self.policy.deepen(depth, score + (depth - 1) * below):
+                depth += 1
+                self.now += 0.001 + self.row * batch * shape.width
+            trees = [grown(lambda path: likely, shape.width, depth)] * batch
+            (tree,) = keep(self.policy, [TreeBatch.stack(trees)], batch)
+            answers = [*likely, 0.01]
+            draws = [self.random.choices(range(5), answers, k=tree.rows) for _ in range(batch)]
+            paths = tree_accept(tree.tokens, tree.parent, tree.valid, torch.tensor(draws), 3)
+            rows = int(tree.valid.sum())
+            seconds["grow"] = 0.001 + self.now - began
+        of_trees = asked(tree), [], tree, paths
+        self.policy.observe(StepReport(batch, rows, *of_trees, seconds, rows - batch))
+        return shape
+
+
 @pytest.mark.parametrize(("row", "width"), [(0.0, 4), (0.004, 1)])
 def test_trees_are_as_wide_as_pays(row, width):
-    """Of a head whose first guess is mostly right; `row`: seconds that a row adds to a level."""
-    likely = [0.9, 0.03, 0.03, 0.03]
-    policy, now, choose = AdaptiveShapes(TreeShape(4, 3, 36), OPS), [0.0], random.Random(0)
-    policy.costs.clock = lambda: now[0]
-    planned = []
-    for _ in range(400):
-        (shape,) = [None] if policy.rests(1) else policy.plan([None])
-        planned.append(shape and shape.width)
-        seconds, tree, paths, rows = {"verify": 0.02}, None, None, 1
-        if shape is not None:
-            began, depth, said = now[0], 1, np.log(likely[: shape.width])
-            score = torch.from_numpy(said).float()[None]
-            while depth < 3 and policy.deepen(depth, score + (depth - 1) * np.log(0.9)):
-                depth += 1
-                now[0] += 0.001 + row * shape.width
-            (tree,) = keep(policy, [grown(lambda path: likely, shape.width, depth)], 1)
-            draws = torch.tensor([choose.choices(range(5), [*likely, 0.01], k=tree.rows)])
-            paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 3)
-            rows = int(tree.valid.sum())
-            seconds["grow"] = 0.001 + now[0] - began
-        policy.observe(StepReport(1, rows, asked(tree), [], tree, paths, seconds, rows - 1))
-    late = [each for each in planned[200:] if each]
+    steps = WideSteps(row)
+    planned = [steps.step(1) for _ in range(400)]
+    late = [shape.width for shape in planned[200:] if shape]
     assert late.count(width) > 0.9 * len(late) > 90
+
+
+def test_the_first_look_of_all_alone_is_at_trees_of_all_widths():
+    """Regression: batches of every other size began with the widest trees for all, which a wave of
+    requests paid for at each doubling."""
+    steps = WideSteps(0.004)
+    at_first = [steps.step(1) for _ in range(40)]
+    assert [shape and shape.width for shape in at_first[8:24]] == [4] * 16
+    for _ in range(160):
+        steps.step(1)
+    # Eight steps without, then trees; one of them may be as wide as may be anyway.
+    doubled = [steps.step(2) for _ in range(24)]
+    assert doubled[:8] == [None] * 8 and all(doubled[8:])
+    assert [shape.width for shape in doubled[8:]].count(1) >= 14
 
 
 class OnADevice:

@@ -266,7 +266,9 @@ class AdaptiveShapes:
         if self._power not in self._looks_of:
             fewer = max((each for each in self._looks_of if each < self._power), default=None)
             far = fewer is not None and not self._looks_of[fewer].near
-            self._looks_of[self._power] = Looks.later(batch) if far else Looks()
+            # What trees of all widths and levels hold may be known of other batches.
+            first = Looks(looks=1 if self.trees.known_whole < ENOUGH else 2)
+            self._looks_of[self._power] = Looks.later(batch) if far else first
         return self._looks_of[self._power]
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:

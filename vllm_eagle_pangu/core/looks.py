@@ -10,7 +10,7 @@ AHEAD, AHEAD_AGAIN = 1.02, 1.05
 # requests at least, as often as loses this share of all time, the larger one where trees nearly
 # pay: so many steps apart at least and at most, at plain steps at first no more than the least, and
 # twice as many from look to look; at trees only once the drafter has followed for so
-# many steps, and at all widths and levels in one of so many looks, the first one too.
+# many steps, and at all widths and levels in one of so many looks, the very first one too.
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, (0.005, 0.01)
 PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
 FOLLOWED, LOOK_AT_ALL = 32, 4
