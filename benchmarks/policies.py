@@ -5,6 +5,7 @@
     python benchmarks/policies.py compare runs/policies-demo.npz [--batches 1 2 4 8 16 32] [--gpu]
     python benchmarks/policies.py ablate runs/policies-demo.npz
     python benchmarks/policies.py disturb runs/policies-demo.npz --batches 1 8 32
+    python benchmarks/policies.py ramp runs/policies-demo.npz
     python benchmarks/policies.py overlap runs/policies-demo.npz [--gpu]
     python benchmarks/policies.py choose --pair demo --batches 1 8 32
 
@@ -13,7 +14,8 @@ have drafted at every token, and what the parts of a step take at several batch 
 serves those texts to B clients at a time: trees, their walk and the policies are the engine's own,
 step times are what was recorded, with 10 % of noise. The oracle knows what the target will say.
 `ablate` adds the parts of adaptive trees one by one. `disturb` has adaptive trees start with wrong
-costs, with a head that is never right, or a machine slow down. `overlap` says what it would bring
+costs, with a head that is never right, or a machine slow down. `ramp` has the number of clients go
+up and back, as soon as a policy has just learnt what pays. `overlap` says what it would bring
 to draft the next trees while the target still verifies (Yggdrasil's ahead-of-time drafts).
 `--gpu`: with times like those of a GPU, which nobody measured. `choose` decodes with a real engine,
 trees for all whether they pay or not, and says what of a step the choice itself takes.
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from engines import engine, prompts_of, save
-from simulator import EVERYTHING, OPS, SHAPE, STEPS, Machine, course, settled, speed
+from simulator import EVERYTHING, OPS, SHAPE, STEPS, Machine, course, settled, speed, turns
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.costs import StepCosts
@@ -54,6 +56,8 @@ PLAIN = FixedShape(None)
 # A number of rows that was seen less often is not believed.
 OFTEN = 5
 WINDOW = 100
+# Of a ramp: seconds with each number of clients, and how many ramps.
+SECONDS, RAMPS = 2.0, 10
 FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), (4, 12), (5, 16))]
 
 
@@ -398,6 +402,30 @@ def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
             }
 
 
+def ramp(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
+    """Adaptive trees' speed over plain decoding's, with ever more clients and ever fewer again.
+
+    `weaker`: where the head is right about half as often. Means of ramps, and the least of them.
+    """
+    weaker = dict(recorded)
+    weaker["tokens"] = recorded["tokens"].copy()
+    wrong = np.random.default_rng(0).random(len(weaker["tokens"])) < 0.5
+    weaker["tokens"][wrong, 1:] = -2
+    clients = [*batches, *batches[-2::-1]]
+    found = {}
+    for name, told in (("as it is", recorded), ("weaker", weaker)):
+        of = [
+            [turns(told, clients, policy(), SECONDS, seed) for seed in range(RAMPS)]
+            for policy in (lambda: PLAIN, lambda: AdaptiveShapes(SHAPE, OPS))
+        ]
+        found[name] = np.array(of[1]) / of[0]
+    for turn, batch in enumerate(clients):
+        row: dict[str, float] = {"batch": batch}
+        for name, ratios in found.items():
+            row |= {name: ratios[:, turn].mean(), f"{name}, least": ratios[:, turn].min()}
+        yield row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -408,7 +436,13 @@ def main() -> None:
     recorder.add_argument("file", type=Path)
     chooser = commands.add_parser("choose")
     chooser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
-    simulated = {"compare": compare, "ablate": ablate, "disturb": disturb, "overlap": overlap}
+    simulated = {
+        "compare": compare,
+        "ablate": ablate,
+        "disturb": disturb,
+        "ramp": ramp,
+        "overlap": overlap,
+    }
     for command in (chooser, *map(commands.add_parser, simulated)):
         command.add_argument("--batches", type=int, nargs="+", default=BATCHES)
         if command is not chooser:

@@ -2,6 +2,7 @@
 """A service whose clock goes on by what `policies.py record` found; policies see an engine."""
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -63,10 +64,14 @@ class Service:
         ends = recorded["lengths"].cumsum()
         self.texts = list(zip(ends - recorded["lengths"], ends - 1, strict=True))
         self.machine, self.oracle, self.random = machine, oracle, random.Random(0)
+        self.emitted = 0
+        self.become(batch)
+
+    def become(self, batch: int) -> None:
+        """So many clients from now on, none of whom was here before."""
         self.at, self.last = np.zeros(batch, int), np.full(batch, -1)
         self.trees: TreeBatch | None = None
         self.drafted = np.zeros(0, int)
-        self.emitted = 0
 
     def step(self, policy: TreePolicy) -> None:
         """Verify the trees of the last step, draft the next ones, tell the policy."""
@@ -157,12 +162,7 @@ def course(
     step on everything takes so many times as long. `oracle`: see `Service`.
     """
     machine = Machine(recorded)
-    if isinstance(policy, AdaptiveShapes):
-        policy.costs.clock = lambda: machine.now
-        # As the engine does at its start.
-        for rows in 2 ** np.arange(10):
-            first, row = believed * recorded["forward"][:2]
-            policy.costs.expect(int(rows), float(first + row * rows))
+    _profile(recorded, policy, machine, believed)
     service = Service(recorded, batch, machine, oracle)
     found = [(0, 0.0)]
     for step in range(steps):
@@ -171,6 +171,38 @@ def course(
         service.step(policy)
         found.append((service.emitted, machine.now))
     return np.array(found)
+
+
+def turns(
+    recorded: dict[str, np.ndarray],
+    batches: Sequence[int],
+    policy: TreePolicy,
+    seconds: float,
+    seed: int,
+) -> np.ndarray:
+    """Tokens per second with so many clients each, one behind the other, so long each."""
+    machine = Machine(recorded, seed)
+    _profile(recorded, policy, machine)
+    service, found = Service(recorded, 1, machine, False), []
+    service.random.seed(seed)
+    for batch in batches:
+        service.become(batch)
+        began, emitted = machine.now, service.emitted
+        while machine.now < began + seconds:
+            service.step(policy)
+        found.append((service.emitted - emitted) / (machine.now - began))
+    return np.array(found)
+
+
+def _profile(
+    recorded: dict[str, np.ndarray], policy: TreePolicy, machine: Machine, believed: float = 1.0
+) -> None:
+    """As an engine does at its start."""
+    if isinstance(policy, AdaptiveShapes):
+        policy.costs.clock = lambda: machine.now
+        for rows in 2 ** np.arange(10):
+            first, row = believed * recorded["forward"][:2]
+            policy.costs.expect(int(rows), float(first + row * rows))
 
 
 def speed(run: np.ndarray, begin: int, end: int) -> float:
