@@ -688,6 +688,18 @@ def test_a_look_at_trees_that_nearly_pay_goes_on(row, goes_on):
     assert not steps.policy.account(1).pays
 
 
+@pytest.mark.parametrize(("row", "soonest"), [(0.0023, 256), (0.05, 4096)])
+def test_where_trees_do_not_pay_a_larger_batch_is_not_looked_at_at_once(row, soonest):
+    """Regression: a wave of requests paid for a look at each doubling. Where they nearly pay that
+    is no long time, as chance may have had it so."""
+    steps = ChainSteps(row, chance=0.35)
+    planned = [steps.step()[0] for _ in range(GOES_ON * TREES + 64)]
+    # Regression: where a look goes on with one request, another one began before its end.
+    assert not any(planned[-40:])
+    rested = [steps.policy.rests(4) for _ in range(soonest + 1)]
+    assert soonest - 32 < rested.index(False) <= soonest
+
+
 def test_a_few_unlucky_trees_end_no_look():
     """Regression: what steps kept of a promise was believed from the first few on, and a head that
     gives half as much again was rested from for hundreds of steps."""

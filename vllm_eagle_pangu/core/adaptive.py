@@ -259,16 +259,18 @@ class AdaptiveShapes:
         return TreeShape(width, depth, min(self.largest.nodes, capacity))
 
     def _looks(self, batch: int) -> Looks:
-        """Of batches of about this size. Where trees are far from paying for fewer requests, as
-        rows are then dearer, they are not looked at for more, till a reckoning says otherwise."""
+        """Of batches of about this size. Where trees do not pay for fewer requests, they are not
+        looked at for more at first, as rows are then dearer."""
         if abs(log2(batch) - self._power) > NEAR or not self._looks_of:
             self._power = round(log2(batch))
         if self._power not in self._looks_of:
             fewer = max((each for each in self._looks_of if each < self._power), default=None)
-            far = fewer is not None and not self._looks_of[fewer].near
-            # What trees of all widths and levels hold may be known of other batches.
-            first = Looks(looks=1 if self.trees.known_whole < ENOUGH else 2)
-            self._looks_of[self._power] = Looks.later(batch) if far else first
+            if fewer is not None and not self._looks_of[fewer].pays:
+                first = Looks.later(batch, self._looks_of[fewer].near)
+            else:
+                # What trees of all widths and levels hold may be known of other batches.
+                first = Looks(looks=1 if self.trees.known_whole < ENOUGH else 2)
+            self._looks_of[self._power] = first
         return self._looks_of[self._power]
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:

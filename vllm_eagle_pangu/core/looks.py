@@ -55,9 +55,10 @@ class Looks:
     try_from: int = 0
 
     @classmethod
-    def later(cls, batch: int) -> "Looks":
-        """Where trees are far from paying for fewer requests: a pause comes first."""
-        return cls(False, False, 0, look_steps(batch), pause=TREES_APART[1])
+    def later(cls, batch: int, near: bool) -> "Looks":
+        """Where trees do not pay, or `near`ly, for fewer requests: a pause comes first."""
+        soonest, latest = TREES_APART
+        return cls(False, near, 1, look_steps(batch), pause=soonest if near else latest)
 
     @property
     def drafts(self) -> bool:
@@ -70,8 +71,8 @@ class Looks:
         return self.plain_plans < LOOK_AT_PLAIN
 
     def begin(self) -> bool:
-        """Whether a look at trees is due; it begins."""
-        if self.plans < (TREES_APART[1] if self.pays else self.pause):
+        """Whether another look at trees is due; it begins."""
+        if self.looking or self.plans < (TREES_APART[1] if self.pays else self.pause):
             return False
         self.plans, self.lost, self.looks = 0, 0.0, self.looks + 1
         self.plain_plans, self.tries, self.trees = 0, False, 0
