@@ -96,6 +96,42 @@ class Sometimes(TreePolicy):
         pass
 
 
+class Listener(TreePolicy):
+    """A `TreePolicy` that is told of each level and keeps whole trees, in which all candidates are,
+    and compares: the levels that were told of, with how many trees."""
+
+    def __init__(self) -> None:
+        self.told, self.agreed = {}, []
+
+    def plan(self, requests):
+        return [TreeShape(2, 3, 10)] * len(requests)
+
+    def deepen(self, level, score):
+        self.told[level] = score.clone()
+        return True
+
+    def keep(self, trees, requests, batch):
+        (tree,) = trees
+        for level, score in self.told.items():
+            of_level = tree.score.where(tree.depth == level, float("-inf"))
+            assert torch.equal(score, of_level.topk(2).values)
+            self.agreed.append((level, len(score)))
+        self.told = {}
+        return trees
+
+
+def test_a_policy_is_told_what_the_trees_score(
+    engine, tiny_pangu, tiny_head, tree_config_of, expected
+):
+    """How deep trees are is decided by the log-probabilities of whole paths that they bear."""
+    spec = tree_config_of(tiny_head, (2, 3, 10))
+    with engine(tiny_pangu, spec, **SMALL) as trees:
+        policy = trees.runner.step.policy = Listener()
+        assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
+    assert {level for level, _ in policy.agreed} == {1, 2}
+    assert max(count for _, count in policy.agreed) > 1
+
+
 class Notebook(Drafter):
     """A `Drafter` that writes down what another one drafts, by prompt and length of its text, as it
     was before the step: two runs compare only where no node is accepted."""
