@@ -14,7 +14,7 @@ import torch
 from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, Account, AdaptiveShapes
 from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
-from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES
+from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES, TRIAL
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
 from vllm_eagle_pangu.core.remembered import narrower
@@ -619,8 +619,8 @@ def chains(policy: AdaptiveShapes, count: int) -> TreeBatch:
 
 
 class ChainSteps:
-    """Steps of one request: seconds that a row adds to a forward of 0.02, and one of a prompt to
-    drafting behind it; tokens of prompts that come for each one emitted, read every fourth step,
+    """Steps of `batch` requests: seconds that a row adds to a forward of 0.02, and one of a prompt
+    to drafting behind it; tokens of prompts that come for each one emitted, read every fourth step,
     the chance of a node to be accepted, how many times as long all takes, and seconds that a step
     takes whenever the drafter follows."""
 
@@ -632,8 +632,9 @@ class ChainSteps:
         read: float = 0.0,
         slower: float = 1.0,
         follows: float = 0.0,
+        batch: int = 1,
     ) -> None:
-        self.follows = follows
+        self.follows, self.batch = follows, batch
         self.policy, self.random = AdaptiveShapes(CHAIN, OPS), np.random.default_rng(0)
         self.row, self.chance, self.prompt, self.read = row, chance, prompt, read
         self.count, self.emitted, self.slower = 0, 0, slower
@@ -641,28 +642,28 @@ class ChainSteps:
     def step(self) -> tuple[TreeShape | None, float, float]:
         """What was planned, the seconds, and those of plain decoding for as many tokens."""
         self.count += 1
-        rests = self.policy.rests(1)
-        (shape,) = [None] if rests else self.policy.plan([None])
+        rests, batch = self.policy.rests(self.batch), self.batch
+        shape, *_ = [None] if rests else self.policy.plan([None] * batch)
         tree = paths = None
         prompts, seconds = 0, {}
         if self.count % 4 == 0:
             prompts, self.emitted = self.prompt * self.emitted, 0
         if shape is not None:
-            (tree,) = keep(self.policy, [chains(self.policy, 1)], 1)
-            agrees = torch.from_numpy(self.random.random((1, tree.rows)) < self.chance)
+            (tree,) = keep(self.policy, [chains(self.policy, batch)], batch)
+            agrees = torch.from_numpy(self.random.random((batch, tree.rows)) < self.chance)
             draws = tree.tokens.roll(-1, dims=1).where(agrees, 0)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
             seconds = {"grow": 0.001 * shape.depth}
         if not rests:
             seconds |= {"extend": 0.001 + self.read * prompts, "other": self.follows}
-        rows = 1 if tree is None else int(tree.valid.sum())
+        rows = batch if tree is None else int(tree.valid.sum())
         seconds["verify"] = 0.02 + self.row * (rows + prompts)
         seconds = {stage: self.slower * each for stage, each in seconds.items()}
         of_trees = asked(tree), [], tree, paths
-        self.policy.observe(StepReport(1, rows + prompts, *of_trees, seconds, rows - 1))
-        emitted = 1 + (0 if paths is None else int(paths.length.sum()))
+        self.policy.observe(StepReport(batch, rows + prompts, *of_trees, seconds, rows - batch))
+        emitted = batch + (0 if paths is None else int(paths.length.sum()))
         self.emitted += emitted
-        plain = emitted * (0.02 + self.row) + self.row * prompts
+        plain = emitted / batch * (0.02 + self.row * batch) + self.row * prompts
         return shape, sum(seconds.values()), self.slower * plain
 
 
@@ -706,6 +707,17 @@ def test_where_trees_do_not_pay_a_larger_batch_is_not_looked_at_at_once(row, soo
     assert not any(planned[-40:])
     rested = [steps.policy.rests(4) for _ in range(soonest + 1)]
     assert soonest - 32 < rested.index(False) <= soonest
+
+
+def test_no_rest_is_tried_while_a_look_goes_on():
+    """Regression: one that began in the middle of a look lasted as long as the pause behind one:
+    32 requests whose trees pay were not drafted for in 256 steps."""
+    steps = ChainSteps(0.002 / 32, chance=0.45, batch=32)
+    planned = [steps.step()[0] for _ in range(400)]
+    without = [len(list(run)) for drafted, run in itertools.groupby(planned, bool) if not drafted]
+    # The first look at plain steps, and a rest, behind which the drafter follows first.
+    assert TRIAL < max(without) <= TRIAL + FOLLOWED + 2
+    assert steps.policy.account(32).pays
 
 
 def test_a_few_unlucky_trees_end_no_look():

@@ -114,7 +114,8 @@ class Looks:
     def try_a_rest(self, batch: int, now: int) -> bool:
         """Whether one is due: where trees hardly pay, by what plain steps take that the drafter
         follows; it begins. `now`: plans of all sizes so far."""
-        if not (self.pays and self.unsure and self.trees >= SETTLED and now >= self.try_from):
+        settled = self.trees >= SETTLED and not self.looking
+        if not (self.pays and self.unsure and settled and now >= self.try_from):
             return False
         self.pays, self.tries, self.try_from = False, True, now + TRIED
         self.plans = look_steps(batch, GOES_ON)
