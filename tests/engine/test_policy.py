@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from vllm_eagle_pangu.core.adaptive import row_counts
 from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.engine import forward_profile
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.commit import Committed
 from vllm_eagle_pangu.step.drafter import Drafter
@@ -215,6 +217,27 @@ def test_trees_follow_what_rows_cost_and_no_token_changes(
             verified[row] = counted.nodes
     assert verified[0.0] > 2 * verified[0.1] > 0
     assert verified[100.0] == 0
+
+
+def test_numbers_of_rows_that_trees_have_ran_before_the_first_step(
+    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
+):
+    """As far as time allows: on a CPU the first forward of each takes several times as long."""
+    ran, run = [], forward_profile._run
+
+    def noted(runner, rows):
+        ran.append(rows)
+        return run(runner, rows)
+
+    monkeypatch.setattr(forward_profile, "_run", noted)
+    spec = tree_config_of(tiny_head, (4, 4, 16), tree_policy="adaptive")
+    with engine(tiny_pangu, spec, **SMALL) as trees:
+        costs = trees.runner.step.policy.costs
+        counts = row_counts(trees.runner.step_memory.target_logits[0])
+    assert counts[:17] == [*range(1, 17), 24] and counts[-1] > 40
+    once = ran.index(1, 1)
+    assert ran[:once] == counts[:once] and {*ran[once:]} <= {1, 4, 16, 64}
+    assert costs.forward.each[0] > 0
 
 
 class Counter(Observer):

@@ -323,7 +323,7 @@ class AdaptiveShapes:
         prices = self._prices
         if batch not in prices.by_batch:
             rows = batch + np.arange(len(prices.nodes))
-            odd = (rows > FEW) & (rows % MULTIPLE > 0) & self.on_host
+            odd = ~np.isin(rows, row_counts(rows[-1])) & self.on_host
             odd[[0, -1]] = False
             prices.by_batch[batch] = torch.from_numpy(np.where(odd, np.inf, prices.nodes))
         return prices.by_batch[batch]
@@ -473,6 +473,11 @@ class AdaptiveShapes:
         seconds = self.costs.of_trees(batch, drafted, nodes.cumsum(axis=1), width)
         rates: np.ndarray = (emitted / seconds).max(axis=1) if seconds[0, 0] > 0 else 0 * levels
         return rates
+
+
+def row_counts(most: int) -> list[int]:
+    """Numbers of rows, up to `most`, that a host's forwards with trees have."""
+    return [*range(1, min(FEW, most) + 1), *range(FEW + MULTIPLE, most + 1, MULTIPLE)]
 
 
 def _kind(temperature: float) -> int:

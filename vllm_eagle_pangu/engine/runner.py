@@ -20,12 +20,12 @@ from vllm.v1.outputs import SamplerOutput
 
 from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import tree_config
-from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
+from vllm_eagle_pangu.core.adaptive import AdaptiveShapes, row_counts
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
-from vllm_eagle_pangu.engine.forward_profile import forward_seconds
+from vllm_eagle_pangu.engine.forward_profile import forward_seconds, run_once
 from vllm_eagle_pangu.engine.loaded_layers import (
     require_readable_pages,
     require_tree_attention,
@@ -223,6 +223,7 @@ class TreeRunnerMixin(GPUModelRunner):
         if not isinstance(policy, AdaptiveShapes) or not policy.on_host:
             return
         most, _ = self.step_memory.target_logits
+        run_once(self, row_counts(most))
         for rows, seconds in forward_seconds(self, most).items():
             policy.costs.expect(rows, seconds)
         first, row = 1e3 * policy.costs.forward.each[:2]
