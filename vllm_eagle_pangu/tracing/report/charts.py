@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report's charts. Each is written as NAME.png and returned as SVG."""
 
-import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ COST_LINES = (1, 1.5, 2, 2.5, 3, 4, 6)
 LONGEST_NAME = 24
 # How far a label's middle is from its point, as a share of the axes.
 LABEL_REACH = 0.03
-SIDES = ((1, 1), (-1, 1), (1, -1), (-1, -1))
+SIDES = np.array([(1, 1), (-1, 1), (1, -1), (-1, -1)])
 
 
 def draw_charts(statistics: Statistics, methods: Sequence[Method], folder: Path) -> dict[str, str]:
@@ -193,15 +191,13 @@ def _note(
     axes.annotate(text, at, shift, textcoords="offset points", **style)
 
 
-def _free_sides(points: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
+def _free_sides(points: Sequence[tuple[float, float]]) -> np.ndarray:
     """For each point of the unit square the diagonal on which other points are farthest."""
-
-    def room(index: int, side: tuple[int, int]) -> float:
-        x, y = (at + LABEL_REACH * sign for at, sign in zip(points[index], side, strict=True))
-        others = [point for place, point in enumerate(points) if place != index]
-        return min((math.hypot(x - u, y - v) for u, v in others), default=0.0)
-
-    return [max(SIDES, key=partial(room, index)) for index in range(len(points))]
+    at = np.array(points)
+    labels = at[:, None] + LABEL_REACH * SIDES
+    room = np.linalg.norm(labels[:, :, None] - at, axis=-1)
+    own = np.eye(len(at), dtype=bool)[:, None]
+    return SIDES[np.where(own, np.inf, room).min(-1).argmax(-1)]
 
 
 def _bars_over(axes: Any, ticks: Sequence[int], top: float) -> None:
