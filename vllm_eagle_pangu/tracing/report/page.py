@@ -29,29 +29,21 @@ def render(
 ) -> str:
     """The page's HTML; without `statistics` it says that the run is empty."""
     script = "\n".join(_text(name) for name in SCRIPTS)
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            recording=recording,
-            groups=_groups(recording.manifest),
-            statistics=statistics,
-            whole_step=WHOLE_STEP,
-            charts=charts,
-            methods=methods,
-            example=EXAMPLE,
-            data=data,
-            style=_text("page.css"),
-            script=script,
-            # With it the browser runs this script and no other, whatever a text might smuggle in.
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
+    page = _environment().get_template("page.html")
+    return page.render(
+        recording=recording,
+        groups=_groups(recording.manifest),
+        statistics=statistics,
+        whole_step=WHOLE_STEP,
+        charts=charts,
+        methods=methods,
+        example=EXAMPLE,
+        data=data,
+        style=_text("page.css"),
+        script=script,
+        # With it the browser runs this script and no other, whatever a text might smuggle in.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-def grouped(value: float) -> str:
-    """Whole, in groups of three digits."""
-    return f"{value:,.0f}"
 
 
 def percent(share: float) -> str:
@@ -77,8 +69,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for quantity in (grouped, percent, microseconds):
-        found.filters[quantity.__name__] = quantity
+    # Whole, in groups of three digits.
+    found.filters["grouped"] = "{:,.0f}".format
+    found.filters |= {"percent": percent, "microseconds": microseconds}
     found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return found
 
