@@ -98,6 +98,9 @@ def _record(
     error: BaseException, failed: FailedStep, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
     unreadable: list[str] = []
+    message = str(error)
+    # Our asserts say which invariant does not hold.
+    invariant = isinstance(error, AssertionError) and message.partition("\n")[0]
     return {
         "schema": SCHEMA,
         "kind": "dump",
@@ -105,8 +108,8 @@ def _record(
         "step": failed.step,
         "failure": {
             "type": type(error).__name__,
-            "message": str(error),
-            "invariant": _invariant(error),
+            "message": message,
+            "invariant": invariant or None,
             "traceback": traceback.format_exception(error),
         },
         "manifest": dict(manifest),
@@ -116,11 +119,6 @@ def _record(
         ],
         "unreadable": unreadable,
     }
-
-
-def _invariant(error: BaseException) -> str | None:
-    """Our asserts say which invariant does not hold."""
-    return str(error).partition("\n")[0] or None if isinstance(error, AssertionError) else None
 
 
 def _plain(values: Any, index: int) -> Any:
