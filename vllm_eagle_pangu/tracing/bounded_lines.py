@@ -56,8 +56,6 @@ class BoundedLines:
     def flush(self) -> None:
         """Write what was added; after an error, which is logged once, nothing more is written."""
         for kind, lines in self._pending.items():
-            if not lines:
-                continue
             try:
                 if not self._failed:
                     self._files[kind].write(b"".join(lines))
