@@ -35,16 +35,13 @@ def token_texts(tokenizer: Any, tokens: Iterable[int]) -> dict[int, str]:
 
     Decoded behind another token: alone, many tokenizers drop a token's leading space.
     """
+    as_it_stands = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
     anchor = tokenizer.encode("a", add_special_tokens=False)[:1]
-    before = len(_decode(tokenizer, anchor))
+    before = len(tokenizer.decode(anchor, **as_it_stands))
     texts = {}
     for token in tokens:
         try:
-            texts[token] = _decode(tokenizer, [*anchor, token])[before:]
+            texts[token] = tokenizer.decode([*anchor, token], **as_it_stands)[before:]
         except (IndexError, OverflowError, ValueError, TypeError):
             texts[token] = ""
     return texts
-
-
-def _decode(tokenizer: Any, tokens: list[int]) -> str:
-    return tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
