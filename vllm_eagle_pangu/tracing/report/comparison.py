@@ -22,11 +22,6 @@ class Method:
     tau: PositiveFloat
     speedup: PositiveFloat
 
-    @property
-    def step_cost(self) -> float:
-        """What one of its steps costs, in steps of plain decoding."""
-        return self.tau / self.speedup
-
 
 def read_methods(path: Path) -> list[Method]:
     """The methods, fastest first.

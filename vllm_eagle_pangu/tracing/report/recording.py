@@ -69,11 +69,6 @@ class Step:
         """Drafted nodes, the root not counted."""
         return len(self.tokens) - 1
 
-    @property
-    def accepted_nodes(self) -> int:
-        """L, the length of the accepted path."""
-        return len(self.accepted) - 1
-
     def promised(self, belief: tuple[float, float]) -> list[float]:
         """Log-probabilities of the nodes' paths, by what was believed of the drafter's: those of
         `kernels.tree_prune`, for trees of any size without torch."""

@@ -170,7 +170,7 @@ def _totals(steps: Sequence[Step]) -> dict[str, int]:
     return {
         "steps": len(steps),
         "nodes": sum(step.nodes for step in steps),
-        "accepted": sum(step.accepted_nodes for step in steps),
+        "accepted": sum(len(step.accepted) - 1 for step in steps),
         "tokens": sum(len(step.emitted) for step in steps),
     }
 
