@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.bench.experiments.base import Result, Row, speedup_text
-from vllm_eagle_pangu.bench.experiments.throughput import compared
+from vllm_eagle_pangu.bench.experiments.base import Result, Row, rated, speedup_text
 from vllm_eagle_pangu.bench.figures import draw_figures
 from vllm_eagle_pangu.bench.records import Record, write_counts
 from vllm_eagle_pangu.measure.files import markdown, write_csv, write_json
@@ -44,7 +43,16 @@ def write_results(
         for name, rows in result.more.items():
             write_csv(rows, out / f"{result.key}-{name}.csv")
         if result.key == "E1" and result.rows:
-            write_json(compared(result.rows), out / "compare.json")
+            # What `eagle-pangu report --compare` reads.
+            methods = [
+                {
+                    "name": r["method"],
+                    "tau": round(r["tau"] or 1, 4),
+                    "speedup": round(r["speedup"], 4),
+                }
+                for r in rated(result.rows)
+            ]
+            write_json({"methods": methods}, out / "compare.json")
     pictures = draw_figures(results, out)
     experiments = {result.key: asdict(result) for result in results}
     found = {"provenance": provenance, "config": config, "experiments": experiments}

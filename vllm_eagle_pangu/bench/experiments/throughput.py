@@ -8,7 +8,6 @@ from vllm_eagle_pangu.bench.experiments.base import (
     Row,
     fastest,
     pays_until,
-    rated,
     ratio_text,
     spread_verdict,
 )
@@ -53,16 +52,6 @@ class Throughput(Experiment):
         slower = [r["method"] for r in result.rows if (r.get("speedup") or 1) < 1]
         if slower:
             result.conclusions.append(f"Slower than plain decoding: {', '.join(slower)}.")
-
-
-def compared(rows: list[Row]) -> dict[str, list[Row]]:
-    """What `eagle-pangu report --compare` reads."""
-    return {
-        "methods": [
-            {"name": r["method"], "tau": round(r["tau"] or 1, 4), "speedup": round(r["speedup"], 4)}
-            for r in rated(rows)
-        ]
-    }
 
 
 class Temperature(Experiment):
