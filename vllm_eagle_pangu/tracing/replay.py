@@ -55,10 +55,11 @@ def _check_tree(request: DumpedRequest) -> Iterator[Finding]:
     tree = request.tree
     if tree is None:
         return
-    kept = {name: held[0].tolist() for name, held in tree.invariants().items()}
-    kept[SCORES] = [not _outscores(tree, row) for row in range(tree.rows)]
-    for name, held in kept.items():
-        broken = [row for row in range(tree.rows) if not held[row]]
+    row = index_range(tree.rows, tree.parent.device)
+    parent = tree.parent.where((tree.parent >= 0) & (tree.parent < tree.rows), row)
+    outscores = tree.valid & (row > 0) & (tree.score > tree.score.gather(1, parent))
+    for name, held in (tree.invariants() | {SCORES: ~outscores}).items():
+        broken = (~held[0]).nonzero()[:, 0].tolist()
         if broken:
             describe = _describe_mask if name == MASK else _describe_row
             yield request.finding(name, broken, f"row {broken[0]} {describe(tree, broken[0])}")
@@ -78,12 +79,6 @@ def _check_scheduled(request: DumpedRequest, tree: TreeBatch) -> Iterator[Findin
         row = parting(drafted, scheduled) + 1
         detail = f"drafted {drafted}, scheduled {scheduled}"
         yield request.finding(SCHEDULED_TOKENS, [row], detail)
-
-
-def _outscores(tree: TreeBatch, row: int) -> bool:
-    parent = int(tree.parent[0, row])
-    is_child = row > 0 and tree.valid[0, row] and 0 <= parent < tree.rows
-    return bool(is_child and tree.score[0, row] > tree.score[0, parent])
 
 
 def _describe_row(tree: TreeBatch, row: int) -> str:
