@@ -61,19 +61,16 @@ class Temperature(Experiment):
 
     def groups(self) -> list[Group]:
         """Greedy is E1, if that has the prompts."""
+        there = {prompt for part in self.bench.parts.get("E1", ()) for prompt in part.prompts}
         return [
             Group(self.key, f"temperature-{value}", self._methods(), self.prompts, value)
             for value in self.config.temperatures
-            if value > 0 or not self._greedy_in_e1()
+            if value > 0 or not there.issuperset(self.prompts)
         ]
 
     def _methods(self) -> tuple[Method, ...]:
         chains = self.config.vllm_chains
         return tuple(m for m in self.bench.methods() if chains or not m.is_vllms)
-
-    def _greedy_in_e1(self) -> bool:
-        there = {prompt for part in self.bench.parts.get("E1", ()) for prompt in part.prompts}
-        return there.issuperset(self.prompts)
 
     def fill(self, result: Result, records: list[Record]) -> None:
         for method in self._methods():
