@@ -158,8 +158,12 @@ def _speed(methods: Sequence[Method], figure: Any, axes: Any) -> None:
     taus, speeds = [m.tau for m in methods], [m.speedup for m in methods]
     left, right = 0.8 * min(1, *taus), 1.08 * max(taus)
     bottom, top = 0.9 * min(1, *speeds), 1.08 * max(1, *speeds)
+    grey = {"fontsize": 7.5, "color": GREY, "annotation_clip": True}
+    # Where methods lie whose step costs so many plain ones.
     for cost in COST_LINES:
-        _cost_line(axes, cost, right, top)
+        x = min(right, cost * top)
+        axes.plot([0, x], [0, x / cost], color=GREY, linewidth=0.7, linestyle=(0, (2, 3)))
+        _note(axes, f"{cost:g}×", (x, x / cost), (2, 3), **grey)
     axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 2)))
     axes.plot(taus, speeds, "o", color=GREEN, markersize=5)
     points = [
@@ -174,14 +178,6 @@ def _speed(methods: Sequence[Method], figure: Any, axes: Any) -> None:
     names = [f"{n}  {m.name[:LONGEST_NAME]}" for n, m in enumerate(methods, start=1)]
     nothing = [axes.plot([], [], linestyle="none")[0] for _ in methods]
     figure.legend(nothing, names, loc="outside right upper", handlelength=0, handletextpad=0)
-
-
-def _cost_line(axes: Any, cost: float, right: float, top: float) -> None:
-    """Where methods lie whose step costs `cost` plain ones."""
-    x = min(right, cost * top)
-    axes.plot([0, x], [0, x / cost], color=GREY, linewidth=0.7, linestyle=(0, (2, 3)))
-    grey = {"fontsize": 7.5, "color": GREY, "annotation_clip": True}
-    _note(axes, f"{cost:g}×", (x, x / cost), (2, 3), **grey)
 
 
 def _note(
