@@ -14,14 +14,14 @@ INVARIANT = "context: a greedy draw is what the target says after the row's path
 
 
 def check_target_draws(requests: Sequence[DumpedRequest], target: Path) -> Iterator[Finding]:
-    """Check the draws along every greedy request's path against the model in folder `target`.
+    """Check the draws along each path against the model in folder `target`; all are `checkable`.
 
     Engines decode in bfloat16, the check in float32: how far bfloat16 moves the target's logits
     here, over all tokens of these requests, says how far behind the best a draw may lie.
 
     Needs transformers; raises ValueError or OSError for a folder that `text_logits` cannot read.
     """
-    known = [(request, *_path_tokens(request)) for request in requests if checkable(request)]
+    known = [(request, *_path_tokens(request)) for request in requests]
     texts = [tokens for _, tokens, _ in known]
     exact, low = (
         [*map(text_logits(target, dtype), texts)] for dtype in (torch.float32, torch.bfloat16)
