@@ -2,8 +2,7 @@
 """The figures, as SVG: text that can be committed. Without matplotlib there are none."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,30 +31,23 @@ def draw_figures(results: list[Result], out: Path) -> dict[str, list[str]]:
         for result in results:
             result.notes.append("No figure: install vllm-eagle-pangu[bench] for matplotlib.")
         return {}
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     drawn = defaultdict(list)
     for result in results:
         for name, (chosen, draw) in _DRAWN.items():
             rows = chosen(result) if name.startswith(result.key) else []
             if rows:
-                with _canvas(out / name) as axes:
-                    draw(axes, rows)
+                figure = Figure(figsize=SIZE, layout="constrained")
+                axes = figure.subplots()
+                draw(axes, rows)
+                axes.spines[["top", "right"]].set_visible(False)
+                # The same figures give the same file.
+                with rc_context({"svg.hashsalt": "eagle-pangu"}):
+                    figure.savefig(out / name, metadata={"Date": None})
                 drawn[result.key].append(name)
     return drawn
-
-
-@contextmanager
-def _canvas(path: Path) -> Iterator[Any]:
-    """Axes, in a figure that is written to `path`."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
-    yield axes
-    axes.spines[["top", "right"]].set_visible(False)
-    # The same figures give the same file.
-    with rc_context({"svg.hashsalt": "eagle-pangu"}):
-        figure.savefig(path, metadata={"Date": None})
 
 
 def _rated(result: Result, **having: Any) -> list[Row]:
