@@ -86,7 +86,13 @@ def write_dump(
             logger.warning("traces: %d failure dumps written, no more in this run", count)
             return None
         path = folder / f"{count:02d}-{type(error).__name__}.json"
-        write_json(path, _bounded(_record(error, failed, manifest or {})), indent=None)
+        record = _record(error, failed, manifest or {})
+        if len(json.dumps(record, default=str)) > MAX_DUMP_BYTES:
+            lost = f"token ids: left out, the dump exceeds {MAX_DUMP_BYTES} bytes"
+            record["unreadable"].append(lost)
+            for request in record["requests"]:
+                request["prompt_token_ids"] = request["output_token_ids"] = None
+        write_json(path, record, indent=None)
     except Exception:
         logger.warning("traces: no failure dump could be written", exc_info=True)
         return None
@@ -164,11 +170,3 @@ def _caches(caches: Sequence[CacheState], index: int) -> list[dict[str, Any]]:
 
 
 _READERS: dict[str, Callable[[Any, int], Any]] = {"tree": _tree, "caches": _caches}
-
-
-def _bounded(record: dict[str, Any]) -> dict[str, Any]:
-    if len(json.dumps(record, default=str)) > MAX_DUMP_BYTES:
-        record["unreadable"].append(f"token ids: left out, the dump exceeds {MAX_DUMP_BYTES} bytes")
-        for request in record["requests"]:
-            request["prompt_token_ids"] = request["output_token_ids"] = None
-    return record
