@@ -110,6 +110,11 @@ class DumpedRequest:
         path = self.path
         return None if path is None else path.rows[0, : int(path.length) + 1].tolist()
 
+    def knows(self, name: str) -> bool:
+        """Whether a field is known; one of caches, whether it is of all, and there are any."""
+        holders: Sequence[object] = [self] if hasattr(self, name) else self.caches
+        return bool(holders) and all(getattr(one, name) is not None for one in holders)
+
     def finding(self, invariant: str, rows: Sequence[int], detail: str) -> Finding:
         return Finding(invariant, self.request, tuple(rows), detail)
 

@@ -35,16 +35,9 @@ def check(dump: Dump) -> list[Finding]:
 
 def unchecked(dump: Dump) -> Iterator[str]:
     """What was not known of some request, so that its invariants went unchecked."""
-    for name in ("tree", "path", "draws", "token_ids", "prefix_len", "count"):
-        missing = [one.request for one in dump.requests if getattr(one, name) is None]
-        if missing:
-            yield f"{name} of {', '.join(missing)}"
-    for name in ("linear_slots", "commit_slots", "block_ids"):
-        missing = [
-            one.request
-            for one in dump.requests
-            if not one.caches or any(getattr(cache, name) is None for cache in one.caches)
-        ]
+    of_a_cache = ("linear_slots", "commit_slots", "block_ids")
+    for name in ("tree", "path", "draws", "token_ids", "prefix_len", "count", *of_a_cache):
+        missing = [one.request for one in dump.requests if not one.knows(name)]
         if missing:
             yield f"{name} of {', '.join(missing)}"
     yield from dump.unreadable

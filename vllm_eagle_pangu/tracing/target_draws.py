@@ -44,8 +44,8 @@ def check_target_draws(requests: Sequence[DumpedRequest], target: Path) -> Itera
 
 def checkable(request: DumpedRequest) -> bool:
     """Whether the dump knows enough of a request, and its draws have but one right answer."""
-    known = (request.token_ids, request.prefix_len, request.tree, request.draws, request.path)
-    return bool(request.greedy) and all(part is not None for part in known)
+    needed = ("token_ids", "prefix_len", "tree", "draws", "path")
+    return bool(request.greedy) and all(map(request.knows, needed))
 
 
 def _highest(logits: list[torch.Tensor]) -> list[ties.Logits]:
