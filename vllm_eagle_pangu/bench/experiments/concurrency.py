@@ -60,16 +60,12 @@ class Concurrency(Experiment):
     def after(self, session: Session) -> None:
         methods = self.methods(list(session.records.values()))
         points = product(methods, self.config.levels, range(self.config.repeats))
-        missing = {point[0] for point in points if not session.has(self._key(*point))}
+        missing = dict.fromkeys(point[0] for point in points if not session.has(self._key(*point)))
         if not missing:
             return
         session.pool.close()
         with contextlib.ExitStack() as stack:
-            servers = {
-                method: stack.enter_context(bench_server(method, self.bench))
-                for method in methods
-                if method in missing
-            }
+            servers = {m: stack.enter_context(bench_server(m, self.bench)) for m in missing}
             for server in servers.values():
                 server.wait()
             self._measure_all(session, servers)
