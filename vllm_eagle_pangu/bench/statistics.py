@@ -2,7 +2,6 @@
 """From records to figures. Ratios are taken within a repeat, between neighbours in time."""
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -26,10 +25,10 @@ def answers_of(records: Iterable[Record], group: Group, method: Method) -> Answe
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
     """By what `key` says of them, in the order of the first of each."""
-    found: dict[Any, list[Item]] = defaultdict(list)
+    found: dict[Any, list[Item]] = {}
     for item in items:
-        found[key(item)].append(item)
-    return dict(found)
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def median(answers: Answers, name: str) -> Any:

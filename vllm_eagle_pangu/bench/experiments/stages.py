@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """E3: where a step's time goes, by the plugin's own traces. A run of its own: tracing costs."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,13 +57,13 @@ class Stages(Experiment):
 
 def stage_times(lines: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
     """Milliseconds by stage over the steps of a single measured request."""
-    times: dict[str, list[float]] = defaultdict(list)
+    times: dict[str, list[float]] = {}
     for line in lines:
         alone = line["kind"] == "step" and line["batch_size"] == 1
         if alone and line["request"].startswith(Stages.key):
             for name, value in line["stage_us"].items():
-                times[name.removesuffix("_us")].append(value / 1e3)
-    return dict(times)
+                times.setdefault(name.removesuffix("_us"), []).append(value / 1e3)
+    return times
 
 
 def _rows(method: str, stages: dict[str, list[float]], steps: list[float]) -> list[Row]:
