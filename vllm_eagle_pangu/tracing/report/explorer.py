@@ -54,8 +54,7 @@ def _contexts(ordered: Sequence[Step]) -> list[list[int]]:
     """Before each step, what its request emitted so far; nothing where steps are missing."""
     contexts: list[list[int]] = []
     text: list[int] = []
-    before: Step | None = None
-    for step in ordered:
+    for before, step in zip((None, *ordered), ordered, strict=False):
         follows = (
             before is not None
             and before.request == step.request
@@ -65,5 +64,4 @@ def _contexts(ordered: Sequence[Step]) -> list[list[int]]:
         text = text[-CONTEXT_TOKENS:] if follows else []
         contexts.append(text[:-1])
         text = [*(text or step.tokens[:1]), *step.emitted]
-        before = step
     return contexts
