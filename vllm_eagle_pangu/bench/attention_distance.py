@@ -33,7 +33,12 @@ class WatchedHead:
                 f"{folder}: num_hidden_layers={self.config.num_hidden_layers}: "
                 "attention is watched in EAGLE-3 heads of one layer only"
             )
-        self._weights = _read_weights(folder)
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise ValueError(f"{folder}: no *.safetensors file; convert the head to safetensors")
+        stored = {name: weight for file in files for name, weight in load_file(file).items()}
+        # In float32, and by vLLM's names.
+        self._weights = {n.replace("layers.0.", "midlayer."): w.float() for n, w in stored.items()}
         self._embedding = self._weights.get("embed_tokens.weight", target_embedding)
         prefix = "midlayer."
         own = {n.removeprefix(prefix): w for n, w in self._weights.items() if n.startswith(prefix)}
@@ -90,15 +95,6 @@ def distances(target: Path, head: Path, texts: list[list[int]]) -> torch.Tensor:
             taps = teacher.read(tokens[None])[0, :-1, :-1].flatten(1)
             found.append(watched.strongest_key_distances(tokens, watched.combine(taps)).flatten())
     return torch.cat(found)
-
-
-def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """In float32, and by vLLM's names."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{folder}: no *.safetensors file; convert the head to safetensors")
-    weights = {name: weight for file in files for name, weight in load_file(file).items()}
-    return {name.replace("layers.0.", "midlayer."): w.float() for name, w in weights.items()}
 
 
 def distance_rows(found: torch.Tensor) -> list[dict[str, Any]]:
