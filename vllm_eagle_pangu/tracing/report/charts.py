@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report's charts. Each is written as NAME.png and returned as SVG."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,12 @@ def _tau_by_request(statistics: Statistics, axes: Any) -> None:
 
 
 def _by_position(positions: Sequence[Position], figure: Any, axes: Any) -> None:
-    depths = [position.depth for position in positions]
+    depths = np.array([position.depth for position in positions])
     for shift, colour, label, shares in (
         (-0.2, GREEN, "all steps", [at.share for at in positions]),
         (0.2, BLUE, "steps that reached the depth before", [at.conditional for at in positions]),
     ):
-        places = [depth + shift for depth in depths]
-        axes.bar(places, _percent(shares), 0.38, color=colour, label=label)
+        axes.bar(depths + shift, _percent(shares), 0.38, color=colour, label=label)
     axes.set_xlabel("depth d in the tree (1: the root's children)")
     axes.set_ylabel("accepted path reached d (%)")
     _bars_over(axes, depths, 100)
@@ -140,11 +139,11 @@ def _stages(stages: Sequence[Stage], figure: Any, axes: Any) -> None:
         [getattr(stage, name) / scale for stage in stages] for name in ("p50", "p90", "p99")
     )
     colours = [GREY if stage.name == WHOLE_STEP else BLUE for stage in stages]
-    medians = axes.barh(places, p50, 0.62, color=colours)
+    names = [stage.name for stage in stages]
+    medians = axes.barh(places, p50, 0.62, color=colours, tick_label=names)
     axes.hlines(places, p50, p99, color=INK, lw=0.9)
     (ticks,) = axes.plot(p90, places, "|", color=INK, markersize=10, markeredgewidth=1.6)
     (dots,) = axes.plot(p99, places, "o", color=AMBER, markersize=5)
-    axes.set_yticks(places, [stage.name for stage in stages])
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time per engine step ({unit})")
     axes.grid(axis="y", visible=False)
@@ -196,7 +195,7 @@ def _free_sides(points: Sequence[tuple[float, float]]) -> np.ndarray:
     return SIDES[np.where(own, np.inf, room).min(-1).argmax(-1)]
 
 
-def _bars_over(axes: Any, ticks: Sequence[int], top: float) -> None:
+def _bars_over(axes: Any, ticks: Iterable[int], top: float) -> None:
     """Bars stand on these places, up to `top` at most."""
     axes.set(xticks=list(ticks), ylim=(0, top))
     axes.grid(axis="x", visible=False)
