@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pkgutil import resolve_name
 
@@ -55,15 +55,6 @@ def findings_of_each(names: Sequence[str], check: str, *arguments: str) -> Itera
             yield replace(finding, name=rest.pop(0)) if rest else finding
 
 
-def report(findings: Iterable[Finding]) -> None:
-    """In the child: hand each finding to the parent. What vLLM and others print goes to stderr."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as pipe:
-        os.dup2(2, 1)
-        for finding in findings:
-            pipe.write(json.dumps(asdict(finding)) + "\n")
-            pipe.flush()
-
-
 def import_failure(package: str) -> str | None:
     """Why `import package` fails in a process of its own; None where it does not.
 
@@ -84,4 +75,8 @@ def death(code: int, errors: str) -> str:
 
 if __name__ == "__main__":
     check = resolve_name(f"vllm_eagle_pangu.doctor.{sys.argv[1].replace('.', ':')}")
-    report(check(*json.loads(sys.argv[2])))
+    # Each finding goes to the parent; what vLLM and others print goes to stderr.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as pipe:
+        os.dup2(2, 1)
+        for finding in check(*json.loads(sys.argv[2])):
+            print(json.dumps(asdict(finding)), file=pipe, flush=True)
