@@ -38,6 +38,7 @@ def torch() -> Iterator[Finding]:
 def vllm() -> Iterator[Finding]:
     """Its line, whether it will load this plugin, and whether it has what this plugin touches."""
     import vllm
+    from vllm import envs
     from vllm.plugins import DEFAULT_PLUGINS_GROUP, load_plugins_by_group
 
     lines = " and ".join(f"{line}.*" for line in compat.SUPPORTED)
@@ -52,7 +53,11 @@ def vllm() -> Iterator[Finding]:
         yield Finding("plugin", OK, f"vllm-eagle-pangu {__version__}, which vLLM loads")
     else:
         problem = f"vLLM does not load the entry point {METHOD} of {DEFAULT_PLUGINS_GROUP}"
-        yield Finding("plugin", WRONG, problem, _mend_of_plugin())
+        mend = pip("install", "--force-reinstall", "--no-deps", "vllm-eagle-pangu")
+        if envs.VLLM_PLUGINS is not None:
+            # The user's own list leaves this plugin out.
+            mend = f"export VLLM_PLUGINS={','.join([*filter(None, envs.VLLM_PLUGINS), METHOD])}"
+        yield Finding("plugin", WRONG, problem, mend)
     yield names()
 
 
@@ -70,15 +75,6 @@ def names() -> Finding:
     if lacking:
         return Finding("vllm names", WRONG, f"vLLM lacks {', '.join(lacking)}")
     return Finding("vllm names", OK, f"vLLM has all {len(needed)} names that this plugin touches")
-
-
-def _mend_of_plugin() -> str:
-    """Another installation, but where the user's VLLM_PLUGINS leaves this plugin out."""
-    from vllm import envs
-
-    if envs.VLLM_PLUGINS is None:
-        return pip("install", "--force-reinstall", "--no-deps", "vllm-eagle-pangu")
-    return f"export VLLM_PLUGINS={','.join([*filter(None, envs.VLLM_PLUGINS), METHOD])}"
 
 
 def transformers() -> Iterator[Finding]:
