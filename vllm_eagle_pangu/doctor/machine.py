@@ -75,8 +75,12 @@ def _cuda() -> Iterator[Finding]:
     found = torch.cuda.get_device_properties(0)
     sizes = f"sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB"
     runtime = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"HIP {torch.version.hip}"
-    smi = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    driver = f"driver {smi.splitlines()[0]}" if smi else "driver not asked: no nvidia-smi"
+    driver = "driver not asked: no nvidia-smi"
+    if smi := shutil.which("nvidia-smi"):
+        command = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        if done.returncode == 0 and (told := done.stdout.strip()):
+            driver = f"driver {told.splitlines()[0]}"
     yield Finding(CUDA, OK, f"{found.name}, {sizes}, {runtime}, {driver}")
 
 
@@ -152,11 +156,3 @@ def _version(file: Path) -> str | None:
     except OSError:
         return None
     return found and found[1]
-
-
-def _said(*command: str) -> str:
-    """What a command prints; nothing where it is not there or fails."""
-    if shutil.which(command[0]) is None:
-        return ""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    return done.stdout.strip() if done.returncode == 0 else ""
