@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoTokenizer
@@ -128,13 +127,9 @@ def speed(prompts: int, tokens: int) -> Iterator[Finding]:
         found = json.loads((Path(folder) / "results.json").read_text("utf-8"))
     result = found["experiments"][SPEED]
     for row in result["rows"]:
-        yield Finding(f"{SPEED} {row['method']}", OK, _said(row))
+        same = f"same tokens as plain {row.get('same_as_plain', '-')} of {row['prompts']}"
+        text = f"{row['tokens_per_s']:.1f} tokens/s, {ratio_text(row)}, tau {row['tau'] or 1:.2f}"
+        yield Finding(f"{SPEED} {row['method']}", OK, f"{text}, {same}")
     for error in result["errors"]:
         first, _, log = error.partition("\n")
         yield Finding(SPEED, WRONG, first, log=log)
-
-
-def _said(row: dict[str, Any]) -> str:
-    same = f"same tokens as plain {row.get('same_as_plain', '-')} of {row['prompts']}"
-    mean = f"tau {row['tau'] or 1:.2f}"
-    return f"{row['tokens_per_s']:.1f} tokens/s, {ratio_text(row)}, {mean}, {same}"
