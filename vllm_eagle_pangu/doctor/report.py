@@ -32,15 +32,13 @@ def write(found: Sequence[Finding], device: str, out: Path) -> None:
         "commit": git and f"{git['commit'][:12]}{' with changes' if git['dirty'] else ''}",
         "environment": {name: scrubbed(text) for name, text in environment_flags().items()},
     }
-    clean = [_clean(finding) for finding in found]
+    clean = [
+        replace(one, text=scrubbed(one.text), mend=scrubbed(one.mend), log=scrubbed(one.log))
+        for one in found
+    ]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n\n".join(_page(facts, clean)) + "\n", encoding="utf-8")
     write_json({**facts, "findings": list(map(asdict, clean))}, out.with_suffix(".json"))
-
-
-def _clean(found: Finding) -> Finding:
-    text, mend, log = map(scrubbed, (found.text, found.mend, found.log))
-    return replace(found, text=text, mend=mend, log=log)
 
 
 def _page(facts: dict, findings: Sequence[Finding]) -> Iterator[str]:
