@@ -77,7 +77,8 @@ class Engines:
 
     def open(self, method: Method) -> Engine:
         """An engine for the largest batch; a context manager."""
-        settings, before = self.settings, _resident_bytes()
+        settings, process = self.settings, psutil.Process()
+        before = process.memory_info().rss
         on_cpu = self.device == "cpu"
         arguments = {
             # As for the demo: on few cores compiling takes longer than all measurements.
@@ -89,7 +90,7 @@ class Engines:
             "max_num_seqs": max(settings.batch_sizes),
         }
         engine = Engine(settings.model, method.speculative_config(settings.head), **arguments)
-        self.bytes_each = max(self.bytes_each, _resident_bytes() - before)
+        self.bytes_each = max(self.bytes_each, process.memory_info().rss - before)
         return engine
 
     def beside(self) -> int:
@@ -98,7 +99,3 @@ class Engines:
             return int(DEVICE_SHARE / self._share) - 1
         free = psutil.virtual_memory().available
         return max(1, int(MEMORY_SHARE * free / max(self.bytes_each, 1)))
-
-
-def _resident_bytes() -> int:
-    return int(psutil.Process().memory_info().rss)
