@@ -72,7 +72,11 @@ class Settings:
         pair that is not there.
         """
         values = {one.name: getattr(arguments, one.name) for one in fields(cls)}
-        values["batch_sizes"] = _sizes(arguments.batch_sizes)
+        try:
+            values["batch_sizes"] = tuple(map(int, arguments.batch_sizes.split(",")))
+        except ValueError:
+            sizes, mend = arguments.batch_sizes, "write --batch-sizes 1,4,16"
+            raise refusal("--batch-sizes", sizes, "must be whole numbers", mend) from None
         given = json_object("--engine-args", arguments.engine_args, '{"dtype": "bfloat16"}')
         values["engine_args"] = given
         if arguments.pair:
@@ -90,14 +94,6 @@ class Settings:
 
 # As `make demo` serves its pair; 256 MiB hold 16 of the longest prompts of both.
 _PAIR_ARGS = {"dtype": "bfloat16", "kv_cache_memory_bytes": 2**28}
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        mend = "write --batch-sizes 1,4,16"
-        raise refusal("--batch-sizes", text, "must be whole numbers", mend) from None
 
 
 def _require(holds: object, key: str, value: object, why: str, mend: str) -> None:
