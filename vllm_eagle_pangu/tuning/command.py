@@ -18,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="TARGET", help="folder or hub name of the target")
     add("--head", metavar="HEAD", help="folder or hub name of its EAGLE-3 head")
     add("--prompts", metavar="FILE", help='JSON lines {"prompt": "..."}, as served')
-    template = "put the target's chat template around each prompt"
-    add("--chat", action="store_true", help=template)
+    add("--chat", action="store_true", help="put the target's chat template around each prompt")
     come_along = "a pair that comes along, with its prompts: " + " or ".join(NAMES)
     add("--pair", metavar="NAME", help=come_along)
     sizes = ",".join(map(str, BATCH_SIZES))
@@ -31,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=TOKENS,
         help="tokens per answer, half as many to one and a half (%(default)s)",
     )
-    greedy = "of the requests (%(default)s: greedy)"
-    add("--temperature", type=float, default=0.0, help=greedy)
+    add("--temperature", type=float, default=0.0, help="of the requests (%(default)s: greedy)")
     others = 'the server\'s other arguments, such as {"dtype": "bfloat16"}'
     add("--engine-args", default="{}", metavar="JSON", help=others)
     where = "where the choice goes; the table goes beside it as .csv and .md (%(default)s)"
