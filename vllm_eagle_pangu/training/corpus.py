@@ -67,7 +67,6 @@ def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
         return
     training, held_out = split_corpus(config)
     texts = [file.text for file in training]
-    files = folder / TOKENIZER_FOLDER
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=train_bpe(texts, config.vocab_size),
         bos_token=BOS,
@@ -75,7 +74,7 @@ def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
         pad_token=PAD,
         model_max_length=config.max_length,
     )
-    tokenizer.save_pretrained(files)
+    tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)
     (folder / "heldout.txt").write_text("".join(sorted(f"{file.name}\n" for file in held_out)))
     asked = (
         {"source": source, "prompt": prompt}
