@@ -60,10 +60,9 @@ def sweep(
     tried: list[Record] = []
     best: Client | None = None
     for start in range(0, len(lengths), LOADED_TOGETHER):
-        batch = lengths[start : start + LOADED_TOGETHER]
         servers = [
             Server(way.name, found.target, way.speculative_config(str(found.draft)))
-            for way in map(chain, batch)
+            for way in map(chain, lengths[start : start + LOADED_TOGETHER])
         ]
         clients = ready(stack, servers, prompts[0], tokens, found.chat)
         if best is not None:
