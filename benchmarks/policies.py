@@ -436,13 +436,7 @@ def main() -> None:
     recorder.add_argument("file", type=Path)
     chooser = commands.add_parser("choose")
     chooser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
-    simulated = {
-        "compare": compare,
-        "ablate": ablate,
-        "disturb": disturb,
-        "ramp": ramp,
-        "overlap": overlap,
-    }
+    simulated = {each.__name__: each for each in (compare, ablate, disturb, ramp, overlap)}
     for command in (chooser, *map(commands.add_parser, simulated)):
         command.add_argument("--batches", type=int, nargs="+", default=BATCHES)
         if command is not chooser:
