@@ -185,30 +185,26 @@ class Timed(TreePolicy):
         self.policy = policy
         self.steps: list[tuple[int, float, float]] = []
         self._seconds, self._drafted = 0.0, False
+        self.rests = policy.rests
+        self.plan, self.deepen = self._timed(policy.plan), self._timed(policy.deepen)
 
-    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        began = time.perf_counter()
-        found = call(*arguments)
-        self._seconds += time.perf_counter() - began
-        return found
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            found = call(*arguments)
+            self._seconds += time.perf_counter() - began
+            return found
 
-    def rests(self, batch: int) -> bool:
-        return self.policy.rests(batch)
-
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        return self._timed(self.policy.plan, requests)
-
-    def deepen(self, level: int, score: torch.Tensor) -> bool:
-        return self._timed(self.policy.deepen, level, score)
+        return timed
 
     def keep(
         self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
     ) -> Sequence[TreeBatch]:
         self._drafted = sum(tree.batch_size for tree in trees) == batch
-        return self._timed(self.policy.keep, trees, requests, batch)
+        return self._timed(self.policy.keep)(trees, requests, batch)
 
     def observe(self, report: StepReport) -> None:
-        self._timed(self.policy.observe, report)
+        self._timed(self.policy.observe)(report)
         if self._drafted and report.rows == report.batch + report.nodes:
             self.steps.append((report.batch, self._seconds, sum(report.seconds.values())))
         self._seconds, self._drafted = 0.0, False
