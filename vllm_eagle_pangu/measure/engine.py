@@ -5,7 +5,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
@@ -252,16 +252,12 @@ def timed(spent: dict[str, float], parts: Mapping[str, Sequence[Any]]) -> Iterat
     def ended(part: str, *_: Any) -> None:
         spent[part] = spent.get(part, 0.0) + now_ms() - begun.pop()
 
-    hooks = []
-    for part, modules in parts.items():
-        for module in modules:
-            hooks.append(module.register_forward_pre_hook(began))
-            hooks.append(module.register_forward_hook(partial(ended, part)))
-    try:
+    with ExitStack() as hooks:
+        for part, modules in parts.items():
+            for module in modules:
+                hooks.enter_context(module.register_forward_pre_hook(began))
+                hooks.enter_context(module.register_forward_hook(partial(ended, part)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def now_ms() -> float:
