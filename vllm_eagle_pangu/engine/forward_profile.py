@@ -52,15 +52,12 @@ def _run_each(runner: "GPUModelRunner", sizes: Iterable[int]) -> Iterator[tuple[
 def _run(runner: "GPUModelRunner", rows: int) -> float:
     """Of one forward; the dummy run also prepares, and runs the head."""
     times: list[float] = []
-    hooks = (
-        runner.model.register_forward_pre_hook(lambda *_: times.append(time.perf_counter())),
-        runner.model.register_forward_hook(lambda *_: times.append(time.perf_counter())),
-    )
-    try:
+
+    def note(*_: object) -> None:
+        times.append(time.perf_counter())
+
+    with runner.model.register_forward_pre_hook(note), runner.model.register_forward_hook(note):
         hidden, _ = runner._dummy_run(rows)
-    finally:
-        for hook in hooks:
-            hook.remove()
     began = time.perf_counter()
     runner.model.compute_logits(hidden[:rows])
     return times[1] - times[0] + time.perf_counter() - began
