@@ -3,21 +3,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from vllm_eagle_pangu.doctor.ops import leaves
-from vllm_eagle_pangu.kernels import (
-    draft_batch,
-    kv_commit,
-    top_children,
-    tree_accept,
-    tree_attention,
-    tree_build,
-    tree_expand,
-    tree_prune,
-)
+from vllm_eagle_pangu.kernels import kv_commit, top_children, tree_attention
 from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
@@ -52,15 +44,16 @@ def measurements(device: str) -> Iterator[Measurement]:
         pruned = prune_cases.PruneCase(*trees)
         rows = draft_cases.DraftBatchCase(size, depth, (nodes + 1,) * batch, (0,) * batch)
         grown = expand_cases.ExpandCase(size, width, depth, batch)
-        for op, module, cases, case, more in (
-            ("tree_build", tree_build, build_cases, built, ""),
-            ("tree_accept", tree_accept, accept_cases, accepted, ""),
-            ("tree_prune", tree_prune, prune_cases, pruned, ""),
-            ("draft_batch", draft_batch, draft_cases, rows, ""),
-            ("tree_expand", tree_expand, expand_cases, grown, f" level={depth}"),
-            ("commit_slots", kv_commit, commit_cases, accepted, ""),
+        for op, cases, case, more in (
+            ("tree_build", build_cases, built, ""),
+            ("tree_accept", accept_cases, accepted, ""),
+            ("tree_prune", prune_cases, pruned, ""),
+            ("draft_batch", draft_cases, rows, ""),
+            ("tree_expand", expand_cases, grown, f" level={depth}"),
+            ("commit_slots", commit_cases, accepted, ""),
         ):
-            run, inputs = getattr(module, op), cases.make_inputs(case, 0, device)
+            run = getattr(import_module(cases.__package__), op)
+            inputs = cases.make_inputs(case, 0, device)
             moved = _bytes(inputs) + _bytes(run(**inputs, implementation="reference"))
             yield Measurement(op, f"{size}{more}", "int64", run, inputs, moved)
     yield from _pages(device)
