@@ -8,7 +8,7 @@ vLLM's loop drafts one token a pass.
 import copy
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
@@ -65,13 +65,7 @@ class DraftHead:
         layer = self.layers[0]
         return layer.impl.pages(layer, layer.kv_cache).shape[2]
 
-    def read(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        taps: torch.Tensor,
-    ) -> torch.Tensor:
+    def read(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """See `Head`."""
         raise AssertionError("only a rowwise head reads rows by themselves")
 
