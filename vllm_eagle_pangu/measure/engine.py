@@ -5,7 +5,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
@@ -53,7 +53,7 @@ class Served:
     first: Sequence[float]
 
 
-class Engine:
+class Engine(AbstractContextManager["Engine"]):
     """One engine of a method; without HTTP, its runner within reach. A context manager.
 
     `arguments`: of `vllm.LLM`. Needs `VLLM_ENABLE_V1_MULTIPROCESSING=0`.
@@ -97,9 +97,6 @@ class Engine:
         gc.collect()
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
-
-    def __enter__(self) -> "Engine":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
