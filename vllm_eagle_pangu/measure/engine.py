@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -79,21 +79,17 @@ class Engine(AbstractContextManager["Engine"]):
             UsageContext.LLM_CLASS,
             stat_loggers=[lambda config, index: counter],
         )
+        # vLLM's model runner, in whose `stages` a step of this plugin tells where it is.
+        self.runner: Any
+        (self.runner,) = self.vllm.collective_rpc(lambda worker: worker.model_runner)
         self._numbers = count()
-
-    @cached_property
-    def runner(self) -> Any:
-        """vLLM's model runner, in whose `stages` a step of this plugin tells where it is."""
-        (runner,) = self.vllm.collective_rpc(lambda worker: worker.model_runner)
-        return runner
 
     def close(self) -> None:
         """End it and free its memory; the counts stay."""
         import torch
 
         self.vllm.engine_core.shutdown()
-        del self.vllm
-        self.__dict__.pop("runner", None)
+        del self.vllm, self.runner
         gc.collect()
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
