@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch.nn.functional import pad
@@ -118,11 +118,7 @@ def _draw_everywhere(
     rows: _Rows, first_row: list[int], left_out: set[int], most_rows: int
 ) -> list[_Call]:
     """All rows of the other requests, `most_rows` at a time."""
-    spans = [
-        (request, range(first_row[request], first_row[request + 1]))
-        for request in range(len(first_row) - 1)
-        if request not in left_out
-    ]
+    spans = [(r, range(*ends)) for r, ends in enumerate(pairwise(first_row)) if r not in left_out]
     request = [request for request, span in spans for _ in span]
     # A slice of all rows is no copy.
     chosen = [row for _, span in spans for row in span] if left_out else range(first_row[-1])
