@@ -37,9 +37,8 @@ class StepTracer(Observer):
     def __init__(self, runner: "TreeRunnerMixin", config: TraceConfig) -> None:
         self.runner = runner
         self.steps = 0
-        self._placed: Placed | None = None
-        self._accepted: Accepted | None = None
-        self._committed = Committed({})
+        # By its class, what a stage of the step gave.
+        self._found: dict[type, Any] = {}
         self._ended_at = time.perf_counter()
         self.writer = TraceWriter(
             config,
@@ -56,8 +55,7 @@ class StepTracer(Observer):
 
     def began(self, started: Sequence[str], finished: Sequence[str]) -> None:
         """See `Observer`. The runner still knows the requests that have finished."""
-        self._placed = self._accepted = None
-        self._committed = Committed({})
+        self._found = {}
         for req_id in finished:
             self._request_ended(req_id)
         for req_id in started:
@@ -65,12 +63,7 @@ class StepTracer(Observer):
 
     def found(self, result: Result) -> None:
         """See `Observer`."""
-        if isinstance(result, Placed):
-            self._placed = result
-        elif isinstance(result, Accepted):
-            self._accepted = result
-        elif isinstance(result, Committed):
-            self._committed = result
+        self._found[type(result)] = result
 
     def ended(self, report: StepReport) -> None:
         """See `Observer`."""
@@ -112,13 +105,15 @@ class StepTracer(Observer):
 
     def _failed(self) -> FailedStep:
         """What is known of a step that failed."""
-        trees = None if self._placed is None else self._placed.trees
-        if self._placed is None or trees is None:
+        placed: Placed | None = self._found.get(Placed)
+        trees = None if placed is None else placed.trees
+        if placed is None or trees is None:
             return FailedStep(step=self.steps)
-        requests = [self._placed.view.requests[tree.request] for tree in trees.scheduled]
+        requests = [placed.view.requests[tree.request] for tree in trees.scheduled]
         states = [self.runner.requests[request.id] for request in requests]
         params = [state.sampling_params for state in states]
-        accepted = None if self._accepted is None else self._accepted.trees
+        walked: Accepted | None = self._found.get(Accepted)
+        accepted = None if walked is None else walked.trees
         return FailedStep(
             requests=[request.id for request in requests],
             step=self.steps,
@@ -131,7 +126,7 @@ class StepTracer(Observer):
             tree=trees.tree,
             draws=None if accepted is None else accepted.draws,
             path=None if accepted is None else accepted.paths,
-            caches=[self._cache(self._placed, group) for group in self._placed.view.slots],
+            caches=[self._cache(placed, group) for group in placed.view.slots],
         )
 
     def _cache(self, placed: Placed, group: int) -> CacheState:
@@ -147,7 +142,7 @@ class StepTracer(Observer):
                 for tree in trees.scheduled
             ],
             linear_slots=trees.slots_by_position(placed.view.slots[group]),
-            commit_slots=self._committed.slots.get(group),
+            commit_slots=self._found.get(Committed, Committed({})).slots.get(group),
         )
 
 
