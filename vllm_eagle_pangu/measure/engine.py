@@ -84,7 +84,7 @@ class Engine(AbstractContextManager["Engine"]):
         (self.runner,) = self.vllm.collective_rpc(lambda worker: worker.model_runner)
         self._numbers = count()
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """End it and free its memory; the counts stay."""
         import torch
 
@@ -93,9 +93,6 @@ class Engine(AbstractContextManager["Engine"]):
         gc.collect()
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def answers(self, prompts: Iterable[Sequence[int]], **params: Any) -> list[Any]:
         """vLLM's output for each prompt, greedy unless `params` say otherwise."""
