@@ -48,6 +48,14 @@ class Machine:
             return float(known @ (1, *size))
         return float(np.interp(*size, *known.T))
 
+    def begin(self, policy: TreePolicy, believed: float = 1.0) -> None:
+        """Tell a policy the costs, as an engine does at its start; `believed`: see `course`."""
+        if isinstance(policy, AdaptiveShapes):
+            policy.costs.clock = lambda: self.now
+            first, row = believed * self._recorded["forward"][:2]
+            for rows in 2 ** np.arange(10):
+                policy.costs.expect(int(rows), float(first + row * rows))
+
 
 class Service:
     """B clients that are served in closed loop, by a policy that does not know it is no engine.
@@ -162,7 +170,7 @@ def course(
     step on everything takes so many times as long. `oracle`: see `Service`.
     """
     machine = Machine(recorded)
-    _profile(recorded, policy, machine, believed)
+    machine.begin(policy, believed)
     service = Service(recorded, batch, machine, oracle)
     found = [(0, 0.0)]
     for step in range(steps):
@@ -182,7 +190,7 @@ def turns(
 ) -> np.ndarray:
     """Tokens per second with so many clients each, one behind the other, so long each."""
     machine = Machine(recorded, seed)
-    _profile(recorded, policy, machine)
+    machine.begin(policy)
     service, found = Service(recorded, 1, machine, False), []
     service.random.seed(seed)
     for batch in batches:
@@ -192,17 +200,6 @@ def turns(
             service.step(policy)
         found.append((service.emitted - emitted) / (machine.now - began))
     return np.array(found)
-
-
-def _profile(
-    recorded: dict[str, np.ndarray], policy: TreePolicy, machine: Machine, believed: float = 1.0
-) -> None:
-    """As an engine does at its start."""
-    if isinstance(policy, AdaptiveShapes):
-        policy.costs.clock = lambda: machine.now
-        for rows in 2 ** np.arange(10):
-            first, row = believed * recorded["forward"][:2]
-            policy.costs.expect(int(rows), float(first + row * rows))
 
 
 def speed(run: np.ndarray, begin: int, end: int) -> float:
