@@ -34,6 +34,7 @@ import torch
 from engines import engine, prompts_of, save
 from simulator import EVERYTHING, OPS, SHAPE, STEPS, Machine, course, settled, speed, turns
 
+from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.policy import FixedShape, StepReport, TreePolicy
@@ -134,7 +135,7 @@ def _decode(
     llm: Engine, policy: TreePolicy, prompts: list[list[int]], batch: int, tokens: int
 ) -> None:
     """So many tokens of so many prompts at a time, `REPEATS` times, as the policy says."""
-    with llm.watched(policy=policy):
+    with lent(llm.runner.step, policy=policy):
         for _ in range(REPEATS):
             llm.generate((prompts * batch)[:batch], max_tokens=tokens, ignore_eos=True)
 
@@ -150,7 +151,7 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
     forwards: list[tuple[int, int, int, float]] = []
     with _engine(tree(EVERYTHING), of, max(BATCHES)) as llm:
         drafter = GrowOnly(llm.runner.step.drafter, EVERYTHING)
-        with llm.watched(drafter=drafter):
+        with lent(llm.runner.step, drafter=drafter):
             llm.generate(prompts, **params)
     with _engine(tree(SHAPE), of, max(BATCHES)) as llm:
         llm.generate(prompts, **params)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's engine in this process: generates, is timed step by step, counts, and is watched."""
+"""vLLM's engine in this process: generates, is timed step by step, and counts.
+
+Neither torch nor vLLM is imported by who only says which engine is wanted.
+"""
 
 import gc
 import statistics
@@ -9,14 +12,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_eagle_pangu.measure.statistics import tau
-
-# Neither torch nor vLLM is imported by who only says which engine is wanted.
-if TYPE_CHECKING:
-    from vllm_eagle_pangu.core.policy import TreePolicy
-    from vllm_eagle_pangu.step.drafter import Drafter
 
 COUNTS = ("drafts", "drafted", "accepted", "full_drafts")
 
@@ -194,19 +192,6 @@ class Engine(AbstractContextManager["Engine"]):
                 head = self.runner.drafter.model
                 found["draft"] = [head, *logits_of(head)]
         return found
-
-    @contextmanager
-    def watched(
-        self, policy: "TreePolicy | None" = None, drafter: "Drafter | None" = None
-    ) -> Iterator[None]:
-        """While open, a step of this plugin has these parts in place of its own."""
-        step = self.runner.step
-        before = step.policy, step.drafter
-        step.policy, step.drafter = policy or step.policy, drafter or step.drafter
-        try:
-            yield
-        finally:
-            step.policy, step.drafter = before
 
     def _add(
         self, prompt: Sequence[int], params: Mapping[str, Any], kind: str, name: str | None = None
