@@ -46,18 +46,21 @@ def heldout_prompts() -> list[list[int]]:
     return _ids(PAIR, read_texts(str(PAIR.prompts)))
 
 
-def chats(of: pair.Pair, count: int) -> list[list[int]]:
-    """Token ids of held-out instructions and HumanEval's problems, half each, as a user's chat."""
-    files = {"instructions": of.prompts, "humaneval": packaged_humaneval()}
-    halves = (spread(read_prompts(source, file), count // 2) for source, file in files.items())
-    return _ids(of, [text for half in halves for prompt in half for text in prompt.turns], True)
-
-
-def _ids(of: pair.Pair, texts: list[str], chat: bool = False) -> list[list[int]]:
+def _ids(of: pair.Pair, texts: list[str]) -> list[list[int]]:
     from transformers import AutoTokenizer
 
-    asked = Conversations(AutoTokenizer.from_pretrained(of.target), chat)
-    return [asked.ids([text]) for text in texts]
+    tokenizer = AutoTokenizer.from_pretrained(of.target)
+    return [tokenizer(text)["input_ids"] for text in texts]
+
+
+def chats(of: pair.Pair, count: int) -> list[list[int]]:
+    """Token ids of held-out instructions and HumanEval's problems, half each, as a user's chat."""
+    from transformers import AutoTokenizer
+
+    chat = Conversations(AutoTokenizer.from_pretrained(of.target), chat=True)
+    files = {"instructions": of.prompts, "humaneval": packaged_humaneval()}
+    halves = (spread(read_prompts(source, file), count // 2) for source, file in files.items())
+    return [chat.ids(prompt.turns) for half in halves for prompt in half]
 
 
 def save(name: str, results: dict[str, Any]) -> Path:
