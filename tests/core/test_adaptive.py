@@ -451,6 +451,26 @@ def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
     assert costs.of_prompt_row(trees=True) == pytest.approx(0.0004, rel=0.05)
 
 
+def test_a_few_tokens_of_a_prompt_beside_trees_tell_little():
+    """Regression: requests that begin and end together have next to none; six, in a step whose
+    number of rows was new, made trees ten times as dear as they were wherever prompts are read."""
+    costs, tree = StepCosts(), random_trees(0, batch=4, rows=3)
+
+    def saw(prompts: int, seconds: dict[str, float], trees: bool) -> None:
+        nodes, drafted = (8, 4) if trees else (0, 0)
+        of_trees = (asked(tree), [], tree, None) if trees else ([], [], None, None)
+        report = StepReport(4, 4 + nodes + prompts, *of_trees, seconds, nodes)
+        costs.saw(report, drafted, drafted, 1)
+
+    for turn in range(40):
+        prompts = 400 * (turn % 2)
+        saw(prompts, {"verify": 0.004 + 0.00004 * prompts}, trees=False)
+        saw(0, {"verify": 0.004, "extend": 0.001}, trees=True)
+    saw(6, {"verify": 0.007, "extend": 0.002}, trees=True)
+    costs.solve()
+    assert 0.00004 < costs.of_prompt_row(trees=True) < 0.00006
+
+
 def test_steps_of_a_rest_are_learnt_from_together():
     steps = DearNodes()
     while steps.step(4) != "rest":

@@ -17,6 +17,8 @@ DRIFT, DOUBTED, BELIEVED = 1.25, 1 / 4, 1 / 2
 # than this share, and the mean of so many steps.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
 SHARES, MISSED = (0.75, 1.25), 32
+# From so many tokens of prompts beside trees on it is known what one takes there.
+READ = 512
 
 
 class StepCosts:
@@ -45,8 +47,8 @@ class StepCosts:
         self.aside = 0.0
         # By the power of 2 that holds the batch, that share, and of how many steps it is the mean.
         self._shares: dict[int, tuple[float, int]] = {}
-        # Steps that the drafter missed.
-        self.missed = 0
+        # Steps that the drafter missed; tokens of prompts that were read beside trees.
+        self.missed = self.read_beside = 0
         # Numbers of rows that forwards had before, and levels.
         self._rows, self._level_rows = set[int](), set[int]()
         # Whether the last step was the first one with one of its numbers.
@@ -127,9 +129,16 @@ class StepCosts:
     def of_prompt_row(self, trees: bool) -> float:
         """Seconds that a token of a prompt adds to a step, with trees or without: as long as none
         was read without, what it adds to the forward with them."""
-        forward, rest = self.forward.of(0, 0, 0, 1), self.rest.of(0, 0, 0, 1)
-        plain = self.plain.of(0, 0, 1) or forward
-        return max(forward + rest, plain) if trees else plain
+        forward = self.forward.of(0, 0, 0, 1)
+        return self._prompt_row(trees, forward, forward + self.rest.of(0, 0, 0, 1))
+
+    def _prompt_row(self, trees: bool, forward: float, beside: float) -> float:
+        """The same, of what a token adds `beside` trees: believed by how many tokens say so, as a
+        step that reads a few may take long for other reasons."""
+        plain = self.plain.of(0, 0, 1)
+        if plain:
+            beside = plain + min(self.read_beside / READ, 1.0) * (beside - plain)
+        return max(beside, plain) if trees else plain or forward
 
     def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape
@@ -175,6 +184,7 @@ class StepCosts:
             usual += self.of_rest(drafted, width)
             self.forward.add((1, verified, batch, prompts), forward)
             self.rest.add((1, drafted, rows, prompts), max(rest - levels, 0.0))
+            self.read_beside += prompts
             if self.rest.known > ENOUGH:
                 return min(max(forward + rest - of_prompts, usual / HICCUP), usual * HICCUP)
         return 0.0
@@ -233,8 +243,7 @@ class WholeStepCosts(StepCosts):
     def of_prompt_row(self, trees: bool) -> float:
         """See `StepCosts`."""
         forward = self.whole.of(0, 0, 0, 1, 0, 0)
-        plain = self.plain.of(0, 0, 1) or forward
-        return max(forward, plain) if trees else plain
+        return self._prompt_row(trees, forward, forward)
 
     def drew(self, level: int) -> None:
         """See `StepCosts`: so many levels are drafted below the first."""
@@ -253,6 +262,7 @@ class WholeStepCosts(StepCosts):
             features = 1, rows, batch, prompts, below, below * drafted * width
             usual = self.whole.of(*features)
             self.whole.add(features, took)
+            self.read_beside += prompts
             if self.known > ENOUGH:
                 took = min(max(took, usual / HICCUP), usual * HICCUP)
                 return took - prompts * self.of_prompt_row(True)
