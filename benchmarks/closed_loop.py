@@ -130,14 +130,9 @@ def main() -> None:
             rows.append(row)
     print(table(rows))
     if arguments.save is not None:
-        kind = "ramp" if arguments.ramp else "closed-loop"
-        words = (
-            "served" if arguments.serve else "",
-            kind,
-            Path(arguments.pair).name,
-            f"{arguments.temperature:g}",
-            arguments.save,
-        )
+        kind = "ramp" if ramp else "closed-loop"
+        measured = f"{kind}-{Path(arguments.pair).name}-{arguments.temperature:g}"
+        words = ("served" if serve else "", measured, arguments.save)
         name = "-".join(word for word in words if word)
         print(save(name, {"arguments": vars(arguments), "rows": rows}))
 

@@ -2,6 +2,7 @@
 """What the benchmarks share: the demo pair and its prompts, equal engines, result files."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ from vllm_eagle_pangu.measure.prompts import (
 from vllm_eagle_pangu.measure.server import server_environment
 
 # Read when vLLM is imported, which nobody has done yet.
-ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR"}
-os.environ.update({**server_environment(), **ENVIRONMENT, **os.environ})
+os.environ.update({**server_environment(), "VLLM_LOGGING_LEVEL": "ERROR", **os.environ})
 PAIR = pair.find()
 SHAPES = {"chain": (1, 5, 5), "narrow": (2, 3, 6), "default": (4, 5, 16), "wide": (8, 6, 48)}
 
@@ -38,29 +38,26 @@ def engine(
 
 def prompts_of(of: pair.Pair, count: int) -> list[list[int]]:
     """Token ids of a pair's prompts, as its target is asked."""
-    return _ids(of, of.read_prompts(count))
+    return _ids(of, [[text] for text in of.read_prompts(count)])
 
 
 def heldout_prompts() -> list[list[int]]:
     """Token ids of all of the demo's held-out prompts."""
-    return _ids(PAIR, read_texts(str(PAIR.prompts)))
-
-
-def _ids(of: pair.Pair, texts: list[str]) -> list[list[int]]:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(of.target)
-    return [tokenizer(text)["input_ids"] for text in texts]
+    return _ids(PAIR, [[text] for text in read_texts(str(PAIR.prompts))])
 
 
 def chats(of: pair.Pair, count: int) -> list[list[int]]:
     """Token ids of held-out instructions and HumanEval's problems, half each, as a user's chat."""
-    from transformers import AutoTokenizer
-
-    chat = Conversations(AutoTokenizer.from_pretrained(of.target), chat=True)
     files = {"instructions": of.prompts, "humaneval": packaged_humaneval()}
     halves = (spread(read_prompts(source, file), count // 2) for source, file in files.items())
-    return [chat.ids(prompt.turns) for half in halves for prompt in half]
+    return _ids(of, [prompt.turns for half in halves for prompt in half], chat=True)
+
+
+def _ids(of: pair.Pair, prompts: Sequence[Sequence[str]], chat: bool = False) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    asked = Conversations(AutoTokenizer.from_pretrained(of.target), chat)
+    return [asked.ids(turns) for turns in prompts]
 
 
 def save(name: str, results: dict[str, Any]) -> Path:
