@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, Account, AdaptiveShapes
+from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, AdaptiveShapes
 from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES, TRIAL
@@ -20,6 +20,7 @@ from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
 from vllm_eagle_pangu.core.remembered import narrower
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.speeds import Account
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.kernels.tree_prune import Belief, tally_paths, tree_prune
@@ -499,7 +500,7 @@ def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
         report = StepReport(4, 4 + nodes, asked(tree), [], tree, paths, took, nodes)
         policy.observe(report)
         policy.costs.solve()
-        hoped.append(policy.kept.late[1])
+        hoped.append(policy.speeds.kept.late[1])
     assert hoped[-2] > 0
     assert 0 < hoped[-1] - hoped[-2] <= 100.0 * 2 * 0.03 / 64
 

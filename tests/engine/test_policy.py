@@ -209,7 +209,7 @@ def test_trees_follow_what_rows_cost_and_no_token_changes(
     with engine(tiny_pangu, spec, **SMALL) as trees:
         policy = trees.runner.step.policy
         for row in (0.0, 0.1, 100.0):
-            policy.costs = Costs(row)
+            policy.speeds.costs = Costs(row)
             policy._prices_of.clear()
             counted = Counter()
             trees.runner.stages.observers = (counted,)

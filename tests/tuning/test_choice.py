@@ -7,8 +7,8 @@ import json
 import pytest
 
 from vllm_eagle_pangu.config import TreeConfig
-from vllm_eagle_pangu.core.adaptive import Account
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.speeds import Account
 from vllm_eagle_pangu.measure.method import PLAIN, adaptive, chain, own_chain, tree
 from vllm_eagle_pangu.tuning.choice import Choice, explained
 from vllm_eagle_pangu.tuning.report import write

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts, WholeStepCosts
-from vllm_eagle_pangu.core.kept import Kept
 from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
     GOES_ON,
@@ -34,21 +33,18 @@ from vllm_eagle_pangu.core.looks import (
 )
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport
-from vllm_eagle_pangu.core.remembered import CHANCES, Remembered, bin_of
+from vllm_eagle_pangu.core.remembered import Remembered, bin_of
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.speeds import ENOUGH_TREES, Account, Speeds
 from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.kernels.tree_prune import Belief
 
 HOST = torch.device("cpu")
-# What a step weighs in how much of all tokens prompts are, which come one by one.
-PROMPTS = 1 / 256
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
 # Nodes are believed in apart by what their requests' temperatures are: 0, up to this, and above.
 WARM = 0.7
-# From so many trees on something is known of them.
-ENOUGH = 16
 # So often trees are remembered, and it is asked anew whether they pay. Once a batch stays about as
 # it is, so many times more seldom: the reckoning takes as long as a tenth of a small model's step,
 # and remembering a twentieth. What was reckoned for batches of other sizes is forgotten then.
@@ -56,8 +52,6 @@ REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 4, 64
 # Of so many steps, as much more seldom, three have trees with all levels: as wide as may be, as
 # wide as now, one wide.
 LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
-# Another width, or depth, is chosen if it is so much faster.
-FASTER = 1.02
 # A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a CPU the first
 # matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
@@ -66,26 +60,6 @@ TOGETHER = 64
 # Of about one size are batches that are so near to one, in halvings: requests come and go, and what
 # was decided of them is not decided again whenever one does.
 NEAR = 0.75
-
-
-@dataclass(frozen=True)
-class Account:
-    """What is believed of a batch's steps.
-
-    Whether trees pay, beside as much of prompts as of late. Of steps that read no prompts, tokens
-    per second without and with them, 0 where unknown; seconds of a step without trees, and of one
-    with them: of the target's forward without nodes, a row more, a level below the first, and all
-    else.
-    """
-
-    pays: bool
-    plain_per_s: float
-    trees_per_s: float
-    plain_s: float
-    forward_s: float
-    row_s: float
-    level_s: float
-    rest_s: float
 
 
 @dataclass
@@ -115,9 +89,8 @@ class AdaptiveShapes:
         self.largest = largest
         self.ops = ops
         self.on_host = on_host
-        self.costs = StepCosts() if on_host else WholeStepCosts(sizes)
+        self.speeds = Speeds(largest, StepCosts() if on_host else WholeStepCosts(sizes))
         self.belief = Belief.empty(1 + _kind(1.0))
-        self.trees = Remembered(largest)
         # Width, and depth at most, of trees by now, of those being drafted, and of those before.
         self._size = self._size_now = self._size_before = largest.width, largest.depth
         # By bin, what they come to: a tree's worth, and its bin one level below.
@@ -125,10 +98,6 @@ class AdaptiveShapes:
         self._bins_below: list[int] = []
         # By level: the bins of the trees being drafted, `[T]`.
         self._bins: list[list[int]] = []
-        # Of what steps with trees for most were to emit, what they do.
-        self.kept = Kept()
-        # Tokens that steps emitted of late, and those of prompts that they read.
-        self._tokens = self._prompts = 0.0
         # Of the trees being drafted, and by how many there are, since all was reckoned anew.
         self._prices, self._prices_of = Prices(), dict[int, Prices]()
         # Trees of the step being planned, and of the one before; whether they have all levels.
@@ -147,6 +116,16 @@ class AdaptiveShapes:
         self._power = 0
         self._looks_of: dict[int, Looks] = {}
         self._look: Looks | None = None
+
+    @property
+    def costs(self) -> StepCosts:
+        """What steps are believed to take."""
+        return self.speeds.costs
+
+    @property
+    def trees(self) -> Remembered:
+        """What trees of late held."""
+        return self.speeds.trees
 
     def rests(self, batch: int) -> bool:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""
@@ -174,7 +153,7 @@ class AdaptiveShapes:
         self._bins.clear()
         looks = self._looks(batch)
         if looks.begin() and not looks.pays:
-            self.kept.forget_half()
+            self.speeds.kept.forget_half()
         if looks.begin_at_plain():
             self.costs.look_at_plain(batch)
         at_plain = looks.at_plain
@@ -269,7 +248,7 @@ class AdaptiveShapes:
                 first = Looks.later(batch, self._looks_of[fewer].near)
             else:
                 # What trees of all widths and levels hold may be known of other batches.
-                first = Looks(looks=1 if self.trees.known_whole < ENOUGH else 2)
+                first = Looks(looks=1 if self.trees.known_whole < ENOUGH_TREES else 2)
             self._looks_of[self._power] = first
         return self._looks_of[self._power]
 
@@ -347,7 +326,7 @@ class AdaptiveShapes:
         for report in self._rested:
             self.costs.saw_missed(report, self._soon > 0)
             self._soon -= 1
-            self._count(report.batch, report.rows - report.batch)
+            self.speeds.count(report.batch, report.rows - report.batch)
         self._rested.clear()
 
     def _learn(self, report: StepReport) -> None:
@@ -364,7 +343,7 @@ class AdaptiveShapes:
             self.ops.tally_paths(tree.to(HOST), kinds, rows, length, self.belief, MEMORY)
             accepted = sum(length.tolist())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
-        self._count(emitted, prompts)
+        self.speeds.count(emitted, prompts)
         plain = self.costs.of_plain(report.batch)
         if self._look is not None and plain and not self.costs.first_time:
             took = sum(self.costs.believed(report))
@@ -372,107 +351,42 @@ class AdaptiveShapes:
             self._look.lost += took - plain * emitted / report.batch
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
         rate = self._prices.rate
-        if seconds and rate and usual and self.kept.saw(report.batch, emitted, rate * seconds):
-            self.trees.doubt()
+        if seconds and rate and usual and self.speeds.became(report.batch, emitted, rate * seconds):
             self._stayed = 0
-
-    def _count(self, emitted: int, prompts: int) -> None:
-        """A step emitted so many tokens, and read so many of prompts."""
-        self._tokens += PROMPTS * (emitted - self._tokens)
-        self._prompts += PROMPTS * (prompts - self._prompts)
 
     def account(self, batch: int) -> Account:
         """Of steps of so many requests, by all that was seen."""
         self._learn_of_rest()
         powers = sorted(self._looks_of, key=lambda power: abs(power - log2(batch)))
-        costs = self.costs
-        costs.solve()
-        plain = costs.of_plain(batch)
-        forward, row = costs.of_forward(batch, np.arange(2)).tolist()
-        return Account(
-            pays=bool(powers) and self._looks_of[powers[0]].pays,
-            plain_per_s=batch / plain if plain else 0.0,
-            trees_per_s=self.kept.share * self._expected(batch),
-            plain_s=plain,
-            forward_s=forward,
-            row_s=row - forward,
-            level_s=costs.of_level(batch * self._size[0]),
-            rest_s=costs.of_rest(batch, self._size[0]),
-        )
-
-    def _choose_shape(self, batch: int) -> None:
-        """The width that promises the most tokens per second, of what the widest trees held, and
-        where that cannot be seen while they are drafted, the depth."""
-        trees = self.trees
-        levels = np.ones(len(trees.levels))
-        rates = np.array(
-            [
-                self._tokens_per_s(batch, held, levels, width)
-                for held, width in zip(trees.held, trees.widths, strict=True)
-            ]
-        )
-        if self.on_host:
-            rates[:, -1] = rates.max(axis=1)
-            rates[:, :-1] = 0.0
-        place, below = np.unravel_index(rates.argmax(), rates.shape)
-        width, depth = self._size
-        if rates[place, below] > FASTER * rates[trees.widths.index(width), depth - 1]:
-            self._size = trees.widths[int(place)], int(below) + 1
-            trees.become(*self._size)
+        pays = bool(powers) and self._looks_of[powers[0]].pays
+        return self.speeds.account(batch, self._size[0], pays)
 
     def _reassess(self, batch: int, anew: bool) -> None:
         """What a second is worth, and whether trees pay; `anew`: the width, too."""
-        self.costs.solve()
-        seconds = self.costs.of_plain(batch)
-        plain = batch / seconds if seconds else 0.0
+        speeds, costs = self.speeds, self.costs
+        costs.solve()
         if anew:
             self._prices_of.clear()
-            if self.trees.known_whole >= ENOUGH and self.costs.known >= REMEMBERED:
-                self._choose_shape(batch)
-        hoped = self._expected(batch)
-        rate = self._beside_prompts(self.kept.share * hoped, trees=True)
-        plain = self._beside_prompts(plain, trees=False)
+            size = speeds.best_size(batch, self._size, all_levels=self.on_host)
+            if size != self._size:
+                self._size = size
+                self.trees.become(*size)
+        hoped = speeds.of_trees(batch, self._size[0])
+        rate = speeds.beside_prompts(speeds.kept.share * hoped, trees=True)
+        plain = speeds.beside_prompts(speeds.of_plain(batch), trees=False)
         worth = max(rate, plain)
         most = batch * self.largest.nodes
-        nodes = worth * self.costs.of_forward(batch, np.arange(most + 1))
-        level = worth * self.costs.of_level(batch * self._size[0])
+        nodes = worth * costs.of_forward(batch, np.arange(most + 1))
+        level = worth * costs.of_level(batch * self._size[0])
         self._prices = Prices(hoped, (nodes[-1] - nodes[0]) / most, level, nodes)
         self._prices_of[batch] = self._prices
         self._worths, self._bins_below = self.trees.below()
         looks = self._looks(batch)
         if hoped:
-            looks.judge(rate, plain, self.costs.drifted(batch))
+            looks.judge(rate, plain, costs.drifted(batch))
         elif looks.plans > 2 * look_steps(batch):
             # Steps that teach what trees take are rare.
             looks.pays = False
-
-    def _beside_prompts(self, rate: float, trees: bool) -> float:
-        """Tokens per second where steps bring so many, and read as much of prompts as of late."""
-        if not rate or not self._tokens:
-            return rate
-        prompts = self._prompts / self._tokens
-        return 1 / (1 / rate + prompts * self.costs.of_prompt_row(trees))
-
-    def _expected(self, batch: int) -> float:
-        """Tokens per second with trees, which are worth what they were lately; 0 before enough of
-        them are known, and what steps with them take."""
-        if self.trees.known < ENOUGH or self.costs.known < REMEMBERED:
-            return 0.0
-        of_now = self.trees.nodes, self.trees.levels, self._size[0]
-        return float(self._tokens_per_s(batch, *of_now).max())
-
-    def _tokens_per_s(
-        self, batch: int, nodes: np.ndarray, levels: np.ndarray, width: int
-    ) -> np.ndarray:
-        """`[D]`, cut below each level, where a request's trees have so many `nodes: [D, bins]` and
-        `levels: [D]`; 0 before it is known what steps take."""
-        # `[D, 1 + bins]`: of trees cut below a level, and the nodes below a chance left out.
-        nodes = np.pad(batch * nodes.cumsum(axis=0), ((0, 0), (1, 0)))
-        emitted = batch + (nodes * np.append(0.0, CHANCES)).cumsum(axis=1)
-        drafted = levels.cumsum()[:, None]
-        seconds = self.costs.of_trees(batch, drafted, nodes.cumsum(axis=1), width)
-        rates: np.ndarray = (emitted / seconds).max(axis=1) if seconds[0, 0] > 0 else 0 * levels
-        return rates
 
 
 def row_counts(most: int) -> list[int]:

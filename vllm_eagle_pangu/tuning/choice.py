@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from vllm_eagle_pangu.core.adaptive import Account
+from vllm_eagle_pangu.core.speeds import Account
 from vllm_eagle_pangu.measure.method import PLAIN, Method
 
 # Plain decoding is beaten by more than this, or it is the choice: it is simpler.

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_eagle_pangu.core.adaptive import Account
+from vllm_eagle_pangu.core.speeds import Account
 from vllm_eagle_pangu.measure.closed_loop import Loop, measure, requests
 from vllm_eagle_pangu.measure.method import PLAIN, Method, adaptive, chain, tree
 from vllm_eagle_pangu.tuning.choice import Choice, explained
