@@ -14,7 +14,7 @@ import torch
 from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, AdaptiveShapes
 from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
-from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES, TRIAL
+from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES, TRIAL, Looks
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
 from vllm_eagle_pangu.core.remembered import narrower
@@ -739,6 +739,24 @@ def test_no_rest_is_tried_while_a_look_goes_on():
     # The first look at plain steps, and a rest, behind which the drafter follows first.
     assert TRIAL < max(without) <= TRIAL + FOLLOWED + 2
     assert steps.policy.account(32).pays
+
+
+def test_looks_in_vain_are_ever_more_seldom_and_soon_again_once_trees_pay():
+    """Regression: plain steps that were slow when they were looked at make what a look loses next
+    to nothing, and a look was due every 256 steps for good."""
+    looks = Looks()
+
+    def look(rate: float) -> int:
+        """After how many plans the next one begins."""
+        looks.plans, looks.trees = 72, 256
+        looks.judge(rate, 100.0, drifted=False)
+        looks.end(plain_s=0.01)
+        return looks.pause - looks.plans
+
+    found = [look(rate=95.0) for _ in range(5)]
+    assert found == [256, 512, 1024, 2048, 2048]
+    look(rate=120.0)
+    assert look(rate=95.0) == 256
 
 
 def test_a_few_unlucky_trees_end_no_look():

@@ -14,6 +14,9 @@ AHEAD, AHEAD_AGAIN = 1.02, 1.05
 LOOK_AT_PLAIN, LOOK_AT_TREES, TREES, LOOKING = 8, 8, 32, (0.005, 0.01)
 PLAIN_APART, TREES_APART = (64, 512), (256, 4096)
 FOLLOWED, LOOK_AT_ALL = 32, 4
+# Behind so many looks in vain, one behind the other, they are no more seldom: each doubles what
+# they are apart at least, as what they lose is reckoned by plain steps that may be faster by then.
+VAIN = 3
 # Where trees pay, or nearly, a look goes on for so many times as long: a few dozen trees tell a
 # fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
 # Nearly: with a rate that is less by so little, or as chance has it with n trees of texts that are
@@ -47,8 +50,9 @@ class Looks:
     plain_plans: int = 0
     plain_pause: int = PLAIN_APART[0]
     plain_looks: int = 0
-    # Trees since a look began; whether they hardly pay, whether a rest is tried, and from which
-    # plan on one may be again.
+    # Looks at trees in vain, one behind the other; trees since the last one began; whether they
+    # hardly pay, whether a rest is tried, and from which plan on one may be again.
+    vain: int = 0
     trees: int = 0
     unsure: bool = False
     tries: bool = False
@@ -109,7 +113,8 @@ class Looks:
         """A look at trees ends; a plain step takes `plain_s`, 0 if that is unknown."""
         pause = int(self.lost / (LOOKING[self.near] * plain_s)) if plain_s else 0
         least, most = TREES_APART
-        self.pause = self.plans + min(max(pause, least), most)
+        self.pause = self.plans + min(max(pause, least << self.vain), most)
+        self.vain = 0 if self.pays else min(self.vain + 1, VAIN)
 
     def try_a_rest(self, batch: int, now: int) -> bool:
         """Whether one is due: where trees hardly pay, by what plain steps take that the drafter
