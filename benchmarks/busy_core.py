@@ -48,7 +48,6 @@ def busy(core: int) -> Iterator[None]:
 
 def counted(served: Iterator[Served], llm: Engine) -> Iterator[Served]:
     """The same steps, whose number is one of the engine's counts."""
-    llm.counts["steps"] = 0
     for step in served:
         llm.counts["steps"] += 1
         yield step
@@ -95,6 +94,7 @@ def main() -> None:
         loops = []
         for method in (PLAIN, adaptive((4, 5, 16))):
             llm = stack.enter_context(engine(method, of=of, **options))
+            llm.counts["steps"] = 0
             loop = Loop(method, llm, requests(prompts_of(of, 80), TOKENS, 0.0), 1)
             loop.served = stack.enter_context(closing(counted(loop.served, llm)))
             loops.append(loop)
