@@ -4,6 +4,7 @@
 import json
 import logging
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from vllm.v1.spec_decode.eagle import EagleProposer
 
 from vllm_eagle_pangu.engine.loaded_layers import NULL_BLOCK
 from vllm_eagle_pangu.kernels.tree_attention import PagedKV
+from vllm_eagle_pangu.measure.engine import Engine
+from vllm_eagle_pangu.measure.lossless import drawn, judged, prefilled
 
 pytestmark = pytest.mark.engine
 
@@ -54,22 +57,27 @@ def test_a_head_on_vllm_s_own_attention_is_refused_at_load(
     assert '"attention_backend" in speculative_config' in str(e.value)
 
 
-@pytest.fixture
-def pretended_amx(monkeypatch):
-    """vLLM computes its instruction set as on a machine with AMX; nothing else learns of it."""
-    if not torch.cpu._is_avx512_bf16_supported():
-        pytest.skip("vLLM's build that writes pages for AMX is the one for AVX512-BF16")
+def pretend(monkeypatch, amx: bool) -> list[str]:
+    """vLLM computes its instruction set as on a machine with AMX, or without; nothing else learns
+    of it. Holds what it computed."""
     build = CPUAttentionMetadataBuilder.__init__
     computed = []
 
     def init(self, *args, **kwargs):
         with monkeypatch.context() as patch:
-            patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+            patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
             build(self, *args, **kwargs)
         computed.append(self.isa)
 
     monkeypatch.setattr(CPUAttentionMetadataBuilder, "__init__", init)
     return computed
+
+
+@pytest.fixture
+def pretended_amx(monkeypatch):
+    if not torch.cpu._is_avx512_bf16_supported():
+        pytest.skip("vLLM's build that writes pages for AMX is the one for AVX512-BF16")
+    return pretend(monkeypatch, amx=True)
 
 
 @pytest.fixture
@@ -133,9 +141,30 @@ def test_trees_are_decoded_on_pages_that_vllm_packs_for_amx(
             assert not any(layer.kv_cache[NULL_BLOCK].any() for layer in layers)
             outputs.append(trees.generate(prompts, max_tokens=48))
         monkeypatch.undo()
+        pretend(monkeypatch, amx=False)
     assert pretended_amx and set(pretended_amx) == {"amx"} == set(amx_op_on_vec)
     assert not [line for line in lines if "without AMX" in line[1]]
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="a machine without AMX")
+def test_beside_vllm_s_own_op_for_amx_trees_say_what_plain_decoding_says(
+    pair, heldout_prompts, tree_config_of
+):
+    """But where rounding alone could have it otherwise."""
+    shortest = sorted(heldout_prompts, key=len)[:8]
+    options = {**SMALL, "enforce_eager": True, "logprobs_mode": "raw_logits", "dtype": "bfloat16"}
+    target, config = str(pair[0]), tree_config_of(pair[1], SHAPE)
+    with Engine(target, None, **options) as llm:
+        plain, low = drawn(llm, shortest, 48)
+    with Engine(target, config, **options) as llm:
+        layers = llm.runner.compilation_config.static_forward_context.values()
+        assert {layer.isa for layer in layers} == {"amx"}
+        outputs = llm.generate(shortest, max_tokens=48, ignore_eos=True)
+    with Engine(target, None, **options | {"dtype": "float32"}) as llm:
+        differing = [(i, out) for i, out in enumerate(outputs) if out != plain[i]]
+        rounding, judgements = judged(partial(prefilled, llm), shortest, plain, low, differing)
+    assert all(one.near_tie for one in judgements), (rounding, judgements)
 
 
 def test_pages_that_do_not_read_as_written_for_amx_go_without_it_and_that_is_said_once(
