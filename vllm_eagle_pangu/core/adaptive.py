@@ -344,15 +344,21 @@ class AdaptiveShapes:
             accepted = sum(length.tolist())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self.speeds.count(emitted, prompts)
-        plain = self.costs.of_plain(report.batch)
-        if self._look is not None and plain and not self.costs.first_time:
-            took = sum(self.costs.believed(report))
-            took -= prompts * self.costs.of_prompt_row(trees=False)
-            self._look.lost += took - plain * emitted / report.batch
+        if self._look is not None:
+            self._look.lost += self._lost(report, emitted, prompts)
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
         rate = self._prices.rate
         if seconds and rate and usual and self.speeds.became(report.batch, emitted, rate * seconds):
             self._stayed = 0
+
+    def _lost(self, report: StepReport, emitted: int, prompts: int) -> float:
+        """Seconds that a step took beyond what plain steps take for its tokens, as far as known."""
+        plain = self.costs.of_plain(report.batch)
+        if not plain or self.costs.first_time:
+            return 0.0
+        took = sum(self.costs.believed(report))
+        took -= prompts * self.costs.of_prompt_row(trees=False)
+        return took - plain * emitted / report.batch
 
     def account(self, batch: int) -> Account:
         """Of steps of so many requests, by all that was seen."""
