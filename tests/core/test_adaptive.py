@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, AdaptiveShapes
-from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
+from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts, WholeStepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES, TRIAL, Looks
 from vllm_eagle_pangu.core.ops import Ops
@@ -450,6 +450,25 @@ def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
     costs.solve()
     assert costs.of_prompt_row(trees=False) == pytest.approx(0.0003, rel=0.05)
     assert costs.of_prompt_row(trees=True) == pytest.approx(0.0004, rel=0.05)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_time_in_which_nobody_asked_for_anything_is_no_step_s(on_host):
+    """Regression: what passed before somebody asked was taken for what the prompt took, up to
+    another forward: three times as much, and trees that paid were not drafted beside prompts."""
+    costs, tree = StepCosts() if on_host else WholeStepCosts(()), random_trees(0, batch=4, rows=3)
+    for turn in range(60):
+        prompts = 50 * (turn % 2)
+        # A prompt comes sooner or later, and now and then clients are slow to take an answer.
+        idle = [0.0005, 0.015, 0.0005, 5.0, 9.0, 0.001][turn % 6]
+        seconds = {"verify": 0.02 + 0.0003 * prompts, "extend": 0.001, "between": idle}
+        report = StepReport(4, 12 + prompts, asked(tree), [], tree, None, seconds, 8)
+        costs.drew(1)
+        costs.saw(report, drafted=4, before=4, width=1)
+    costs.solve()
+    assert costs.of_prompt_row(trees=True) == pytest.approx(0.0003, rel=0.05)
+    forward = float(costs.of_forward(4, np.array([8]))[0])
+    assert forward + costs.of_rest(4, 1) == pytest.approx(0.0212, rel=0.05)
 
 
 def test_a_few_tokens_of_a_prompt_beside_trees_tell_little():

@@ -194,9 +194,7 @@ class StepCosts:
         """Seconds of the forward, with its draws, and of all else."""
         seconds = dict(report.seconds)
         forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
-        # Time between two steps is the scheduler's; if it is long, nobody asked for anything.
-        seconds["between"] = min(seconds.get("between", 0.0), forward)
-        return forward, sum(seconds.values())
+        return forward, _between(report, seconds, forward) + sum(seconds.values())
 
 
 class WholeStepCosts(StepCosts):
@@ -272,6 +270,12 @@ class WholeStepCosts(StepCosts):
     def believed(report: StepReport) -> tuple[float, float]:
         """Seconds of all, and none: how long the forward takes is not seen."""
         seconds = dict(report.seconds)
-        between = seconds.pop("between", 0.0)
-        took = sum(seconds.values())
-        return took + min(between, took), 0.0
+        between = _between(report, seconds, sum(seconds.values()) / 2)
+        return between + sum(seconds.values()), 0.0
+
+
+def _between(report: StepReport, seconds: dict[str, float], most: float) -> float:
+    """Seconds since the step before, out of a report's: the scheduler's. Where they are more than
+    `most`, and where prompts are read, nobody may have asked for anything before: then 0."""
+    between = seconds.pop("between", 0.0)
+    return 0.0 if between > most or report.rows > report.batch + report.nodes else between
