@@ -452,6 +452,23 @@ def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
     assert costs.of_prompt_row(trees=True) == pytest.approx(0.0004, rel=0.05)
 
 
+def test_beside_trees_a_prompt_takes_longer_by_what_the_drafter_takes_alone():
+    """Regression: what the target takes for it was told by plain steps, and apart from these by
+    steps with trees, and where both read few tokens at different times the difference was noise
+    that decided whether trees are drafted."""
+    costs, tree = StepCosts(), random_trees(0, batch=4, rows=3)
+    for turn in range(60):
+        prompts = 50 * (turn % 2)
+        seconds = {"verify": 0.02 + 0.0009 * prompts, "extend": 0.001 + 0.0001 * prompts}
+        report = StepReport(4, 12 + prompts, asked(tree), [], tree, None, seconds, 8)
+        costs.saw(report, drafted=4, before=4, width=1)
+        seconds = {"verify": 0.02 + 0.0003 * prompts}
+        costs.saw(StepReport(4, 4 + prompts, [], [], None, None, seconds), 0, 0, 1)
+    costs.solve()
+    assert costs.of_prompt_row(trees=False) == pytest.approx(0.0003, rel=0.05)
+    assert costs.of_prompt_row(trees=True) == pytest.approx(0.0004, rel=0.05)
+
+
 @pytest.mark.parametrize("on_host", [True, False])
 def test_time_in_which_nobody_asked_for_anything_is_no_step_s(on_host):
     """Regression: what passed before somebody asked was taken for what the prompt took, up to

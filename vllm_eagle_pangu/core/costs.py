@@ -127,18 +127,16 @@ class StepCosts:
         return self.rest.of(1, trees, trees * width, 0)
 
     def of_prompt_row(self, trees: bool) -> float:
-        """Seconds that a token of a prompt adds to a step, with trees or without: as long as none
-        was read without, what it adds to the forward with them."""
-        forward = self.forward.of(0, 0, 0, 1)
-        return self._prompt_row(trees, forward, forward + self.rest.of(0, 0, 0, 1))
+        """Seconds that a token of a prompt adds to a step, with trees or without: the target reads
+        it in both, and as long as it read none without, takes what it takes with them."""
+        target = self.plain.of(0, 0, 1) or self.forward.of(0, 0, 0, 1)
+        return target + trees * self._read_share * self.rest.of(0, 0, 0, 1)
 
-    def _prompt_row(self, trees: bool, forward: float, beside: float) -> float:
-        """The same, of what a token adds `beside` trees: believed by how many tokens say so, as a
+    @property
+    def _read_share(self) -> float:
+        """How far it is believed what prompts take beside trees: by how many tokens say so, as a
         step that reads a few may take long for other reasons."""
-        plain = self.plain.of(0, 0, 1)
-        if plain:
-            beside = plain + min(self.read_beside / READ, 1.0) * (beside - plain)
-        return max(beside, plain) if trees else plain or forward
+        return min(self.read_beside / READ, 1.0)
 
     def of_trees(self, batch: int, levels: np.ndarray, nodes: np.ndarray, width: int) -> np.ndarray:
         """Seconds of steps that draft so many levels for all and verify `nodes`, both of a shape
@@ -239,9 +237,10 @@ class WholeStepCosts(StepCosts):
         return 0.0
 
     def of_prompt_row(self, trees: bool) -> float:
-        """See `StepCosts`."""
-        forward = self.whole.of(0, 0, 0, 1, 0, 0)
-        return self._prompt_row(trees, forward, forward)
+        """See `StepCosts`; what it takes with trees is one with what the drafter takes."""
+        beside = self.whole.of(0, 0, 0, 1, 0, 0)
+        target = self.plain.of(0, 0, 1) or beside
+        return target + trees * self._read_share * max(beside - target, 0.0)
 
     def drew(self, level: int) -> None:
         """See `StepCosts`: so many levels are drafted below the first."""
