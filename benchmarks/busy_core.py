@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ def main() -> None:
     lines = [[v if isinstance(v, str) else f"{v:.3g}" for v in row.values()] for row in rows]
     print(markdown(list(rows[0]), lines))
     if arguments.save:
-        print(save(f"busy-core-{arguments.pair}", {"arguments": vars(arguments), "rows": rows}))
+        results = {"arguments": vars(arguments), "rows": rows}
+        print(save(f"busy-core-{Path(arguments.pair).name}", results))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ DRIFT, DOUBTED, BELIEVED = 1.25, 1 / 4, 1 / 2
 # than this share, and the mean of so many steps.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
 SHARES, MISSED = (0.75, 1.25), 32
-# From so many tokens of prompts beside trees on it is known what one takes there.
+# From so many tokens of prompts beside trees on it is known what the drafter takes for one.
 READ = 512
 
 
