@@ -148,7 +148,8 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
         policy.observe(StepReport(4, 4 + nodes, asked(of_trees[0]), [], *of_trees, seconds, nodes))
     # But for the first of them, behind steps without, and the first of each width.
     assert sum(with_trees) == 7
-    assert policy.costs.rest.known == policy.costs.forward.known == 5
+    assert policy.costs.rest.known == 5
+    assert policy.costs.forward.known == 5 + policy.costs.plain.known
 
 
 Head = Callable[[tuple[int, ...]], list[float]]
@@ -303,8 +304,8 @@ def test_on_a_device_a_forward_is_as_large_as_it_is_padded_to():
     assert of_4 < of_5 == of_8 < of_9
 
 
-class DearNodes:
-    """Steps of a policy whose nodes take a hundred times as long as all else."""
+class DearTrees:
+    """Steps of a policy whose trees take a hundred times as long as all else."""
 
     def __init__(self) -> None:
         self.policy, self.nodes = AdaptiveShapes(SHAPE, OPS), 0
@@ -316,8 +317,9 @@ class DearNodes:
         plan = [] if rests else self.policy.plan([None] * batch)
         drafted = sum(map(bool, plan))
         self.widths += [shape.width for shape in plan[:1] if shape]
-        seconds = {"verify": 1.0 if self.nodes else 0.01, "grow": 0.01 if drafted else 0.0}
-        self.policy.observe(StepReport(batch, batch, [], [], None, None, seconds))
+        seconds = {"verify": 0.01, "grow": 1.0 if drafted else 0.0}
+        rows, nodes = batch + self.nodes, self.nodes
+        self.policy.observe(StepReport(batch, rows, [], [], None, None, seconds, nodes))
         self.nodes = 0
         if drafted:
             (kept,) = keep(self.policy, [random_trees(0, batch=drafted)], batch)
@@ -326,14 +328,14 @@ class DearNodes:
 
 
 def test_where_trees_are_far_from_paying_a_larger_batch_does_not_try_them_all():
-    steps = DearNodes()
+    steps = DearTrees()
     assert [steps.step(4) for _ in range(60)].count("trees") >= 8
     for batch in (8, 32):
         assert {steps.step(batch) for _ in range(60)} == {"rest"}
 
 
 def test_whether_to_draft_is_decided_once_for_batches_of_about_one_size():
-    steps = DearNodes()
+    steps = DearTrees()
     while steps.step(8) != "rest":
         continue
     for batch in (7, 8, 6, 9, 11, 8):
@@ -362,7 +364,7 @@ def test_requests_that_come_and_go_are_no_reason_to_reckon_anew():
 
 
 def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_look():
-    steps = DearNodes()
+    steps = DearTrees()
     planned = [steps.step(4) for _ in range(9000)]
     runs = [(kind, len(list(run))) for kind, run in itertools.groupby(planned)]
     # A look takes a hundred times as long as it may: the longest there is between two of them.
@@ -382,7 +384,7 @@ def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_loo
 
 def test_half_of_every_fourth_look_is_at_narrower_trees():
     """The others are as wide as trees would be, but for a step now and then."""
-    steps, narrow = DearNodes(), []
+    steps, narrow = DearTrees(), []
     for _ in range(18000):
         if steps.step(4) == "rest" and steps.widths:
             narrow.append(steps.widths.count(1) / len(steps.widths))
@@ -509,7 +511,7 @@ def test_a_few_tokens_of_a_prompt_beside_trees_tell_little():
 
 
 def test_steps_of_a_rest_are_learnt_from_together():
-    steps = DearNodes()
+    steps = DearTrees()
     while steps.step(4) != "rest":
         pass
     costs = steps.policy.costs
@@ -645,7 +647,40 @@ def test_what_was_expected_stands_for_what_was_never_seen():
     durations.solve()
     found = durations.of(1, 8), durations.of(1, 9)
     assert found[0] == pytest.approx(0.036, rel=0.02)
-    assert found[1] - found[0] == pytest.approx(0.001, rel=0.05)
+    assert found[1] - found[0] == pytest.approx(0.001, rel=0.1)
+
+
+def test_what_is_seen_is_believed_more_than_what_was_expected():
+    """Regression: what rows take was a profile's for good, in which nothing attends and nothing is
+    drawn, where the trees of all steps are of about one size; a row took twice as long."""
+    costs, random = StepCosts(), np.random.default_rng(0)
+    for size in 2 ** np.arange(10):
+        costs.expect(int(size), 0.02 + 0.0002 * size)
+    tree = random_trees(0, batch=8)
+    for step in range(300):
+        for nodes in (0,) if step % 64 < 8 else (32, 40):
+            drafted, rows = 8 * (nodes > 0), 8 + nodes
+            seconds = {"verify": float((0.02 + 0.0004 * rows) * random.lognormal(0, 0.1))}
+            of_trees = (asked(tree), [], tree if nodes else None, None)
+            costs.saw(StepReport(8, rows, *of_trees, seconds, nodes), drafted, drafted, 1)
+    costs.solve()
+    without, with_nodes = costs.of_forward(8, np.array([0, 40]))
+    assert without == pytest.approx(0.0232, rel=0.05)
+    assert with_nodes - without == pytest.approx(0.016, rel=0.15)
+
+
+def test_a_machine_that_becomes_slower_makes_all_rows_dearer_at_once():
+    """Though what they take is told by hundreds of times."""
+    forward, random = Durations(2, paced=True), np.random.default_rng(0)
+    took = {}
+    for slower, steps in ((1, 600), (2, 64)):
+        for _ in range(steps):
+            rows = int(random.integers(16, 24))
+            forward.add((1, rows), slower * (0.02 + 0.001 * rows))
+            forward.solve()
+        took[slower] = forward.of(1, 1), forward.of(1, 64)
+    assert took[1] == pytest.approx((0.021, 0.084), rel=0.02)
+    assert took[2] == pytest.approx((0.042, 0.168), rel=0.15)
 
 
 def test_one_expected_time_alone_is_laid_to_the_first_feature():
@@ -678,8 +713,8 @@ def chains(policy: AdaptiveShapes, count: int) -> TreeBatch:
 class ChainSteps:
     """Steps of `batch` requests: seconds that a row adds to a forward of 0.02, and one of a prompt
     to drafting behind it; tokens of prompts that come for each one emitted, read every fourth step,
-    the chance of a node to be accepted, how many times as long all takes, and seconds that a step
-    takes whenever the drafter follows."""
+    the chance of a node to be accepted, how many times as long all takes, seconds that a step
+    takes whenever the drafter follows, and of drafting a level."""
 
     def __init__(
         self,
@@ -690,8 +725,9 @@ class ChainSteps:
         slower: float = 1.0,
         follows: float = 0.0,
         batch: int = 1,
+        level: float = 0.001,
     ) -> None:
-        self.follows, self.batch = follows, batch
+        self.follows, self.batch, self.level = follows, batch, level
         self.policy, self.random = AdaptiveShapes(CHAIN, OPS), np.random.default_rng(0)
         self.row, self.chance, self.prompt, self.read = row, chance, prompt, read
         self.count, self.emitted, self.slower = 0, 0, slower
@@ -710,7 +746,7 @@ class ChainSteps:
             agrees = torch.from_numpy(self.random.random((batch, tree.rows)) < self.chance)
             draws = tree.tokens.roll(-1, dims=1).where(agrees, 0)
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
-            seconds = {"grow": 0.001 * shape.depth}
+            seconds = {"grow": self.level * shape.depth}
         if not rests:
             seconds |= {"extend": 0.001 + self.read * prompts, "other": self.follows}
         rows = batch if tree is None else int(tree.valid.sum())
@@ -744,21 +780,21 @@ def test_trees_are_drafted_where_they_pay_and_looked_at_again_now_and_then(row, 
     assert steps.policy.account(1).pays is drafts
 
 
-@pytest.mark.parametrize(("row", "goes_on"), [(0.002, True), (0.05, False)])
-def test_a_look_at_trees_that_nearly_pay_goes_on(row, goes_on):
+@pytest.mark.parametrize(("level", "goes_on"), [(0.001, True), (0.02, False)])
+def test_a_look_at_trees_that_nearly_pay_goes_on(level, goes_on):
     """As few trees tell little: chance would keep a batch without for long."""
-    steps = ChainSteps(row, chance=0.35)
+    steps = ChainSteps(0.002, chance=0.35, level=level)
     planned = [steps.step()[0] for _ in range(GOES_ON * TREES + 16)]
     trees = sum(shape is not None for shape in planned)
     assert TREES < trees <= GOES_ON * TREES if goes_on else trees == TREES
     assert not steps.policy.account(1).pays
 
 
-@pytest.mark.parametrize(("row", "soonest"), [(0.0023, 256), (0.05, 4096)])
-def test_where_trees_do_not_pay_a_larger_batch_is_not_looked_at_at_once(row, soonest):
+@pytest.mark.parametrize(("level", "soonest"), [(0.001, 256), (0.02, 4096)])
+def test_where_trees_do_not_pay_a_larger_batch_is_not_looked_at_at_once(level, soonest):
     """Regression: a wave of requests paid for a look at each doubling. Where they nearly pay that
     is no long time, as chance may have had it so."""
-    steps = ChainSteps(row, chance=0.35)
+    steps = ChainSteps(0.0023, chance=0.35, level=level)
     planned = [steps.step()[0] for _ in range(GOES_ON * TREES + 64)]
     # Regression: where a look goes on with one request, another one began before its end.
     assert not any(planned[-40:])
@@ -769,7 +805,7 @@ def test_where_trees_do_not_pay_a_larger_batch_is_not_looked_at_at_once(row, soo
 def test_no_rest_is_tried_while_a_look_goes_on():
     """Regression: one that began in the middle of a look lasted as long as the pause behind one:
     32 requests whose trees pay were not drafted for in 256 steps."""
-    steps = ChainSteps(0.002 / 32, chance=0.45, batch=32)
+    steps = ChainSteps(0.002 / 32, chance=0.41, batch=32)
     planned = [steps.step()[0] for _ in range(400)]
     without = [len(list(run)) for drafted, run in itertools.groupby(planned, bool) if not drafted]
     # The first look at plain steps, and a rest, behind which the drafter follows first.

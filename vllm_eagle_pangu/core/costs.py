@@ -25,9 +25,10 @@ class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
     `plain`: of a step without trees, which the drafter follows, without its part, by requests; one
-    that it misses takes a share of that, as vLLM leaves out more. Of one with trees for
-    most, `forward`: of the target, with its logits and draws, by rows and requests; `level`: of
-    drafting a level below the first, by rows; `rest`: of all else, by trees and rows of a level.
+    that it misses takes a share of that, as vLLM leaves out more. `forward`: of the target, with
+    its logits and draws, by rows and requests, with trees for most or none. With trees for most,
+    `level`: of drafting a level below the first, by rows; `rest`: of all else, by trees and rows of
+    a level.
     Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
     that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
     number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
@@ -35,7 +36,7 @@ class StepCosts:
     """
 
     def __init__(self) -> None:
-        self.forward = Durations(4)
+        self.forward = Durations(4, paced=True)
         self.plain, self.level, self.rest = Durations(3), Durations(2), Durations(4)
         self.clock = time.perf_counter
         # `[4]`: what forwards took, by feature, when plain steps were last looked at.
@@ -173,6 +174,8 @@ class StepCosts:
         if not report.nodes and not drafted and not before:
             rest -= sum(report.seconds.get(stage, 0.0) for stage in FOLLOWING)
             self.plain.add((1, batch, prompts), forward + rest)
+            # Beside trees of about one size nothing else tells what their rows take.
+            self.forward.add((1, batch, batch, prompts), forward)
         elif min(drafted, before) > batch / 2:
             if self._timed:
                 self.level.add((1, rows), self._levels / self._timed)

@@ -6,13 +6,16 @@ from operator import mul
 
 import numpy as np
 
-# How much each new time leaves of those before: some 64 count.
-MEMORY = 1 - 1 / 64
+# How much each new time leaves of those before: some 64 count. Where a pace is kept that is of the
+# last 32, some 256: so many tell features apart that hardly differ from one time to the next.
+MEMORY, LONG_MEMORY, PACE = 1 - 1 / 64, 1 - 1 / 256, 1 / 32
 # A time is believed up to so many times what was expected, or so little of it: a hiccup of the
 # machine moves little, and one that became slower is believed all the same.
 HICCUP = 2.0
 # Before so many were seen, nothing is expected.
 ENOUGH = 8
+# Behind so many, what was expected counts half, and never less than behind all that count.
+FADES = 16
 # What all that was seen weighs against a feature that it hardly tells apart from the first one.
 DOUBT = 0.05
 
@@ -21,10 +24,14 @@ class Durations:
     """Seconds as a sum over features, each times a number of 0 or more that the times seen tell.
 
     Least squares of relative errors, the first feature being 1 in all of them. What was always seen
-    together is laid to the first. `known`: how many times were seen.
+    together is laid to the first. `known`: how many times were seen. `paced`: all features may
+    become dearer or cheaper at once, by what the last times were of what was expected of them;
+    what they are to each other is told by many more.
     """
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, paced: bool = False) -> None:
+        self._paced, self._pace = paced, 1.0
+        self._memory = LONG_MEMORY if paced else MEMORY
         # Behind the features, the first one of what was only expected.
         self._expected = np.zeros((features + 1, features + 2))
         self._seen = np.zeros((features + 1, features + 2))
@@ -37,7 +44,7 @@ class Durations:
         self._numbers = [0.0] * features
 
     def expect(self, features: Sequence[float], seconds: float) -> None:
-        """It is believed to take `seconds`: as if seen once, and never forgotten.
+        """It is believed to take `seconds`: as if seen once, the more it is the less.
 
         That tells the other features. As it was measured otherwise than times that are seen, the
         first one is theirs, once there are any.
@@ -74,7 +81,8 @@ class Durations:
         if self._each is not None and not self._new:
             return self._each
         self._count()
-        normal = self._expected + self._seen
+        count = min(self.known, 1 / (1 - self._memory))
+        normal = self._expected * (FADES / (FADES + count)) + self._seen
         doubt = np.full(len(normal), DOUBT * (normal[0, 0] + normal[-1, -2]))
         doubt[[0, -1]] = 0.0
         found = np.zeros(len(normal))
@@ -86,7 +94,7 @@ class Durations:
                 found[asked] = solved
                 break
             asked = np.delete(asked, solved.argmin())
-        self._each = found[:-1]
+        self._each = found[:-1] * self._pace
         if not self.known:
             self._each[0] = found[-1]
         self._numbers = self._each.tolist()
@@ -103,10 +111,15 @@ class Durations:
         if self._each is not None:
             usual = features @ self._each
             seen = seen.clip(usual / HICCUP, usual * HICCUP)
-        leaves = MEMORY ** np.arange(count)[::-1]
-        self._seen *= MEMORY**count
+        age = np.arange(count)[::-1]
+        usual = usual / self._pace
+        if self._paced and self.known > ENOUGH:
+            others = seen / usual - self._pace
+            self._pace += float(PACE * others @ (1 - PACE) ** age)
+        self._seen *= self._memory**count
         nothing = np.zeros(count)
-        self._seen += _normal(np.column_stack((features, nothing)), seen, usual, leaves)
+        times = np.column_stack((features, nothing))
+        self._seen += _normal(times, seen / self._pace, usual, self._memory**age)
 
 
 def _normal(
