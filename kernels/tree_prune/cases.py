@@ -64,8 +64,8 @@ def make_inputs(case: PruneCase, seed: int = 0, device: str = "cpu") -> dict[str
         "visible": visible_rows(ancestors, valid),
         "score": score.masked_fill(~valid, -torch.inf),
     }
-    line = torch.randn(case.kinds, 2, generator=generator, dtype=torch.float64).abs()
-    information = (10 * torch.eye(2).double()).repeat(case.kinds, 1, 1)
+    line = torch.randn(case.kinds, 3, generator=generator, dtype=torch.float64).abs()
+    information = (10 * torch.eye(3).double()).repeat(case.kinds, 1, 1)
     kind = torch.randint(case.kinds, (case.batch,), generator=generator)
     nodes = torch.arange(case.batch * (case.rows - 1) + 1, dtype=torch.float64)
     return {

@@ -62,7 +62,7 @@ def _run(
     given = [getattr(trees, name) for name in _COLUMNS]
     assert all(tensor.is_cpu for tensor in given), "the cpp implementation takes CPU tensors"
     kinds = len(belief.line)
-    for part, shape in ((belief.line, (kinds, 2)), (belief.information, (kinds, 2, 2))):
+    for part, shape in ((belief.line, (kinds, 3)), (belief.information, (kinds, 3, 3))):
         assert part.is_contiguous() and part.dtype == torch.float64 and part.is_cpu
         assert part.shape == shape, part.shape
     assert kind.dtype == torch.int64 and kind.shape == trees.tokens.shape[:1], kind.shape

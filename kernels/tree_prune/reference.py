@@ -18,10 +18,12 @@ STEP = 1.0
 
 @dataclass(frozen=True)
 class Belief:
-    """A node is accepted after its parent with log-odds `line[k, 0] + line[k, 1] * x`.
+    """A node is accepted after its parent with log-odds `line[k] @ (1, x, first)`.
 
-    x: the log-odds that the head gave it; k, below K: the kind of its tree. `line: [K, 2]`;
-    `information: [K, 2, 2]`, of what was seen, in the logistic regression of late: `float64`.
+    x: the log-odds that the head gave it; first: 1 for the likeliest child of its parent, of equal
+    ones the lower row, else 0: a greedy target agrees with a head that is unsure far more often
+    than it says, and with no other child. k, below K: the kind of its tree. `line: [K, 3]`;
+    `information: [K, 3, 3]`, of what was seen, in the logistic regression of late: `float64`.
     """
 
     line: torch.Tensor
@@ -30,8 +32,8 @@ class Belief:
     @classmethod
     def empty(cls, kinds: int = 1, device: torch.device | str = "cpu") -> "Belief":
         """Nothing seen: the head's word is taken."""
-        line = torch.tensor([[0.0, 1.0]] * kinds, dtype=torch.float64, device=device)
-        return cls(line, line.new_zeros(kinds, 2, 2))
+        line = torch.tensor([[0.0, 1.0, 0.0]] * kinds, dtype=torch.float64, device=device)
+        return cls(line, line.new_zeros(kinds, 3, 3))
 
 
 def tree_prune(
@@ -84,44 +86,52 @@ def tally_paths(
     on_path = torch.zeros_like(trees.valid).scatter_(1, rows.where(used, 0), True)
     tried = trees.valid & on_path.gather(1, trees.parent)
     tried[:, 0] = False
-    odds = _odds(trees)
+    features = _features(trees)
     for each, (line, information) in enumerate(zip(belief.line, belief.information, strict=True)):
         those = tried & (kind == each)[:, None]
-        _learn(odds[those], on_path[those].double(), line, information, memory)
+        _learn(features[those], on_path[those].double(), line, information, memory)
 
 
 def _learn(
-    odds: torch.Tensor,
+    features: torch.Tensor,
     accepted: torch.Tensor,
     line: torch.Tensor,
     information: torch.Tensor,
     memory: float,
 ) -> None:
     """A step of Newton's, from nodes of one kind: writes `line` and `information`."""
-    features = torch.stack([torch.ones_like(odds), odds], dim=1)
     chance = (features @ line).sigmoid()
-    information.mul_(memory ** len(odds))
+    information.mul_(memory ** len(features))
     information.add_(features.T @ (features * (chance * (1 - chance))[:, None]))
-    square = information + PRIOR * torch.eye(2, dtype=torch.float64, device=odds.device)
+    square = information + PRIOR * torch.eye(3, dtype=torch.float64, device=features.device)
     wrong = features.T @ (accepted - chance)
     step = torch.linalg.solve(square, wrong)
     # A node that the head thinks likelier is not believed to be less likely.
     if step[1] < -line[1]:
         step[1] = -line[1]
-        step[0] = (wrong[0] - square[0, 1] * step[1]) / square[0, 0]
+        wrong = wrong - square[:, 1] * step[1]
+        step[::2] = torch.linalg.solve(square[::2, ::2], wrong[::2])
     line.add_(step.clamp_(-STEP, STEP))
 
 
-def _odds(trees: Trees) -> torch.Tensor:
-    """`[B, R] float64`: the log-odds that the head gave each node after its parent."""
+def _features(trees: Trees) -> torch.Tensor:
+    """`[B, R, 3] float64`: of each node 1, the log-odds that the head gave it after its parent, and
+    whether it is the likeliest of its parent's children."""
     score = trees.score.where(trees.valid, 0.0)
     said = (score - score.gather(1, trees.parent)).double().clamp(LEAST, MOST)
-    return said - (-said.expm1()).log()
+    odds = said - (-said.expm1()).log()
+    row = index_range(score.shape[1], score.device)
+    # `[B, R, R]`: whether a row, the last index, comes before another child of its parent.
+    before = (score[:, None] > score[:, :, None]) | (
+        (score[:, None] == score[:, :, None]) & (row < row[:, None])
+    )
+    before &= (trees.parent[:, None] == trees.parent[:, :, None]) & trees.valid[:, None] & (row > 0)
+    return torch.stack([torch.ones_like(odds), odds, (~before.any(dim=2)).double()], dim=2)
 
 
 def _chances(trees: Trees, line: torch.Tensor) -> torch.Tensor:
-    """`line: [B, 2]`, of each tree."""
-    edge = (line[:, :1] + line[:, 1:] * _odds(trees)).sigmoid()
+    """`line: [B, 3]`, of each tree."""
+    edge = (_features(trees) * line[:, None]).sum(dim=2).sigmoid()
     edge[:, 0] = 1.0
     chance = torch.zeros_like(edge)
     chance[:, 0] = 1.0

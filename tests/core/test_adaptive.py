@@ -584,6 +584,20 @@ def test_a_head_that_says_too_much_is_believed_less():
     assert after[2] < 0.02
 
 
+def test_the_likeliest_child_of_a_greedy_target_is_believed_more_than_another_as_likely():
+    """Regression: one line for all had them alike, and of a head that was unsure too few levels
+    were drafted, where its first word was right twice as often as it said."""
+    belief = Belief.empty()
+    score = torch.tensor([[0.0, 0.3, 0.29]]).log()
+    score[0, 0] = 0
+    tree = tree_of_parents(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 0]]), 1, score=score)
+    for turn in range(300):
+        draws = torch.tensor([[(1, 1, 1, 40, 2)[turn % 5], 41, 42]])
+        paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, 1)
+        tally_paths(tree, all_alike(tree), paths.rows, paths.length, belief, MEMORY)
+    assert chances(tree, belief)[0] == pytest.approx([1, 0.6, 0.2], abs=0.1)
+
+
 def test_a_head_that_errs_after_it_was_right_is_believed_no_more():
     belief = Belief.empty()
     score = torch.tensor([[0.0, 0.9]]).log()

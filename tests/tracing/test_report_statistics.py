@@ -134,15 +134,22 @@ def test_calibration(statistics):
     assert sum(one.accepted.total for one in statistics.cumulative) == statistics.nodes
 
 
-@pytest.mark.parametrize(("belief", "promised"), [((0.0, 1.0), 2.38), ((-20.0, 0.0), 1.0)])
+OF_THE_FIRST = (-20.0, 0.0, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("belief", "promised"),
+    [((0.0, 1.0, 0.0), 2.38), ((-20.0, 0.0, 0.0), 1.0), (OF_THE_FIRST, 3.0)],
+)
 def test_what_adaptive_trees_promise(tmp_path, statistics, belief, promised):
-    """The drafter's own word, 1 + 0.6 + 0.3 + 0.33 + 0.15, and none of it."""
+    """The drafter's own word, 1 + 0.6 + 0.3 + 0.33 + 0.15, none of it, and that each node's
+    likeliest child is right, and no other."""
     assert statistics.promised is None and statistics.believed == []
     steps = [{**TREE, "belief": belief}, *STEPS[1:]]
     found = statistics_of(read_recording(write(tmp_path, steps)))
     assert found.promised == pytest.approx(promised, abs=1e-4) and found.brought == 3
     assert sum(one.accepted.total for one in found.believed) == 4
-    if promised > 1:
+    if promised == 2.38:
         only = statistics_of(read_recording(write(tmp_path, [TREE])))
         assert found.believed == only.cumulative
 

@@ -93,14 +93,14 @@ def test_shapes_may_differ_by_tree(start):
     tree, writer = grown_tree(2), start()
     paths = walk(tree, agreeing_draws(tree))
     narrow = type(SHAPE)(2, 5, 10)
-    beliefs = [None, [0.12345, 1.0]]
+    beliefs = [None, [0.12345, 1.0, 0.0]]
     shapes = [SHAPE, narrow]
     writer.step(StepEntry(0, 0, 2, ["a", "b"], [3, 4], shapes, tree, paths, {}, beliefs))
     writer.close()
     records = read_run(writer.folder)
     assert [(record["shape"]["nodes"], record["belief"]) for record in records] == [
         (16, None),
-        (10, [0.1235, 1.0]),
+        (10, [0.1235, 1.0, 0.0]),
     ]
 
 

@@ -20,7 +20,7 @@ struct Trees {
 struct Call {
   Trees trees;
   const int64_t* kind;         // [B]
-  double *line, *information;  // [kinds, 2], [kinds, 2, 2]
+  double *line, *information;  // [kinds, 3], [kinds, 3, 3]
   // Of tree_prune.
   Trees kept;
   const double* cost;  // [> B (R - 1)]
@@ -31,27 +31,51 @@ struct Call {
   double least, most, prior, step, memory;
 };
 
-// The log-odds that the head gave a valid node after its parent.
-double odds_of(const Call& call, int64_t base, int64_t row) {
+constexpr int FEATURES = 3;
+
+// By parent, the likeliest of its children in a tree, of equal ones the lower row.
+void find_first(const Call& call, int64_t base, std::vector<int64_t>& first) {
   const float* score = call.trees.score + base;
-  double said = double(score[row] - score[call.trees.parent[base + row]]);
-  said = std::min(std::max(said, call.least), call.most);
-  return said - std::log(-std::expm1(said));
+  first.assign(call.tree_rows, 0);
+  for (int64_t row = 1; row < call.tree_rows; row++) {
+    if (!call.trees.valid[base + row]) continue;
+    int64_t& likeliest = first[call.trees.parent[base + row]];
+    if (!likeliest || score[row] > score[likeliest]) likeliest = row;
+  }
 }
 
-double chance_of(const double* line, double odds) {
-  return 1.0 / (1.0 + std::exp(-(line[0] + line[1] * odds)));
-}
+// Of a valid node: 1, the log-odds that the head gave it after its parent, whether it is the first.
+struct Features {
+  double each[FEATURES];
+
+  Features(const Call& call, int64_t base, int64_t row, const std::vector<int64_t>& first) {
+    const float* score = call.trees.score + base;
+    const int64_t parent = call.trees.parent[base + row];
+    double said = double(score[row] - score[parent]);
+    said = std::min(std::max(said, call.least), call.most);
+    each[0] = 1.0;
+    each[1] = said - std::log(-std::expm1(said));
+    each[2] = first[parent] == row;
+  }
+
+  double chance(const double* line) const {
+    double odds = 0.0;
+    for (int i = 0; i < FEATURES; i++) odds += line[i] * each[i];
+    return 1.0 / (1.0 + std::exp(-odds));
+  }
+};
 
 void fill_chances(const Call& call, int64_t b) {
+  thread_local std::vector<int64_t> first;
   const int64_t base = b * call.tree_rows;
   double* chance = call.chance + base;
-  const double* line = call.line + 2 * call.kind[b];
+  const double* line = call.line + FEATURES * call.kind[b];
+  find_first(call, base, first);
   chance[0] = 1.0;
   for (int64_t row = 1; row < call.tree_rows; row++) {
     chance[row] = 0.0;
     if (!call.trees.valid[base + row]) continue;
-    const double edge = chance_of(line, odds_of(call, base, row));
+    const double edge = Features(call, base, row, first).chance(line);
     chance[row] = edge * chance[call.trees.parent[base + row]];
   }
 }
@@ -106,29 +130,53 @@ void keep(const Call& call, int64_t b, double least) {
   }
 }
 
-// Of the tried nodes of a kind, sums over (1, odds): what was said too little, and the information.
+// Of the tried nodes of a kind, sums over features: what was said too little, and the information.
 struct Seen {
   int64_t tried = 0;
-  double wrong[2] = {}, information[3] = {};
+  double wrong[FEATURES] = {}, information[FEATURES][FEATURES] = {};
 };
+
+// x of A x = y, for the `count` features `of`; A is symmetric and positive definite.
+void solve(const double a[FEATURES][FEATURES], const double* y, const int* of, int count,
+           double* x) {
+  double left[FEATURES][FEATURES], right[FEATURES];
+  for (int i = 0; i < count; i++) {
+    right[i] = y[of[i]];
+    for (int j = 0; j < count; j++) left[i][j] = a[of[i]][of[j]];
+  }
+  for (int k = 0; k < count; k++)
+    for (int i = k + 1; i < count; i++) {
+      const double times = left[i][k] / left[k][k];
+      for (int j = k; j < count; j++) left[i][j] -= times * left[k][j];
+      right[i] -= times * right[k];
+    }
+  for (int i = count - 1; i >= 0; i--) {
+    for (int j = i + 1; j < count; j++) right[i] -= left[i][j] * x[of[j]];
+    x[of[i]] = right[i] / left[i][i];
+  }
+}
 
 void learn(const Call& call, const Seen& seen, double* line, double* information) {
   const double leaves = std::pow(call.memory, double(seen.tried));
-  information[0] = information[0] * leaves + seen.information[0];
-  information[1] = information[1] * leaves + seen.information[1];
-  information[2] = information[1];
-  information[3] = information[3] * leaves + seen.information[2];
-  const double a = information[0] + call.prior, b = information[1];
-  const double d = information[3] + call.prior, determinant = a * d - b * b;
-  const double* wrong = seen.wrong;
-  double steps[] = {(d * wrong[0] - b * wrong[1]) / determinant,
-                    (a * wrong[1] - b * wrong[0]) / determinant};
+  double square[FEATURES][FEATURES], wrong[FEATURES], steps[FEATURES];
+  for (int i = 0; i < FEATURES; i++) {
+    wrong[i] = seen.wrong[i];
+    for (int j = 0; j < FEATURES; j++) {
+      double& known = information[FEATURES * i + j];
+      known = known * leaves + seen.information[i][j];
+      square[i][j] = known + (i == j ? call.prior : 0.0);
+    }
+  }
+  const int all[] = {0, 1, 2}, others[] = {0, 2};
+  solve(square, wrong, all, 3, steps);
   // A node that the head thinks likelier is not believed to be less likely.
   if (steps[1] < -line[1]) {
     steps[1] = -line[1];
-    steps[0] = (wrong[0] - b * steps[1]) / a;
+    for (int i = 0; i < FEATURES; i++) wrong[i] -= square[i][1] * steps[1];
+    solve(square, wrong, others, 2, steps);
   }
-  for (int i = 0; i < 2; i++) line[i] += std::min(std::max(steps[i], -call.step), call.step);
+  for (int i = 0; i < FEATURES; i++)
+    line[i] += std::min(std::max(steps[i], -call.step), call.step);
 }
 
 }  // namespace
@@ -145,27 +193,30 @@ void tree_prune(const Call* call) {
 
 void tally_paths(const Call* call) {
   thread_local std::vector<uint8_t> on_path;
+  thread_local std::vector<int64_t> first;
   std::vector<Seen> seen(call->kinds);
   for (int64_t b = 0; b < call->batch; b++) {
     const int64_t base = b * call->tree_rows, kind = call->kind[b];
     Seen& of_kind = seen[kind];
+    find_first(*call, base, first);
     on_path.assign(call->tree_rows, 0);
     for (int64_t i = 0; i <= call->length[b]; i++) on_path[call->rows[b * call->columns + i]] = 1;
     for (int64_t row = 1; row < call->tree_rows; row++) {
       if (!call->trees.valid[base + row] || !on_path[call->trees.parent[base + row]]) continue;
-      const double odds = odds_of(*call, base, row);
-      const double chance = chance_of(call->line + 2 * kind, odds);
+      const Features features(*call, base, row, first);
+      const double chance = features.chance(call->line + FEATURES * kind);
       const double error = on_path[row] - chance, weight = chance * (1.0 - chance);
-      of_kind.wrong[0] += error;
-      of_kind.wrong[1] += error * odds;
-      of_kind.information[0] += weight;
-      of_kind.information[1] += weight * odds;
-      of_kind.information[2] += weight * odds * odds;
+      for (int i = 0; i < FEATURES; i++) {
+        of_kind.wrong[i] += error * features.each[i];
+        for (int j = 0; j < FEATURES; j++)
+          of_kind.information[i][j] += weight * features.each[i] * features.each[j];
+      }
       of_kind.tried++;
     }
   }
   for (int64_t kind = 0; kind < call->kinds; kind++)
-    learn(*call, seen[kind], call->line + 2 * kind, call->information + 4 * kind);
+    learn(*call, seen[kind], call->line + FEATURES * kind,
+          call->information + FEATURES * FEATURES * kind);
 }
 
 }

@@ -49,7 +49,7 @@ class Step:
     accepted: Annotated[list[int], Field(validation_alias="accepted_rows")]
     emitted: list[int]
     stage_us: Annotated[dict[str, float], AfterValidator(_microseconds)]
-    belief: tuple[float, float] | None = None
+    belief: tuple[float, float, float] | None = None
 
     def __post_init__(self) -> None:
         rows, path = len(self.tokens), self.accepted
@@ -69,13 +69,19 @@ class Step:
         """Drafted nodes, the root not counted."""
         return len(self.tokens) - 1
 
-    def promised(self, belief: tuple[float, float]) -> list[float]:
+    def promised(self, belief: tuple[float, float, float]) -> list[float]:
         """Log-probabilities of the nodes' paths, by what was believed of the drafter's: those of
         `kernels.tree_prune`, for trees of any size without torch."""
         found = [0.0]
+        # By parent, its likeliest child.
+        first = dict[int, int]()
+        for row, parent in enumerate(self.parents[1:], start=1):
+            if self.scores[row] > self.scores[first.setdefault(parent, row)]:
+                first[parent] = row
         for row, parent in enumerate(self.parents[1:], start=1):
             said = min(max(self.scores[row] - self.scores[parent], LEAST), MOST)
             odds = belief[0] + belief[1] * (said - math.log(-math.expm1(said)))
+            odds += belief[2] * (first[parent] == row)
             found.append(found[parent] - float(np.logaddexp(0.0, -odds)))
         return found[1:]
 
