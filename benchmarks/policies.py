@@ -379,12 +379,14 @@ def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
         "a head that is never right": (wrong, 0, {}),
         "twice as slow from the middle on": (recorded, half, {"slower": (half, 2.0)}),
         "twice as fast from the middle on": (recorded, half, {"slower": (half, 0.5)}),
+        "as slow as chance has it": (recorded, 0, {"unsteady": 1 / 30}),
     }
     for batch in batches:
         for name, (told, since, how) in cases.items():
-            slow = how.get("slower", (0, 1.0))[1]
-            plain = settled(recorded, batch, PLAIN) / slow
-            run = course(told, batch, AdaptiveShapes(SHAPE, OPS), 2 * STEPS, **how)
+            plain, run = (
+                course(told, batch, policy, 2 * STEPS, **how)
+                for policy in (PLAIN, AdaptiveShapes(SHAPE, OPS))
+            )
             end = speed(run, STEPS, 2 * STEPS)
             starts = range(since, STEPS, 10)
             late = (at for at in starts if speed(run, at, at + WINDOW) >= 0.97 * end)
@@ -393,7 +395,7 @@ def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
             yield {
                 "wrong": name,
                 "batch": batch,
-                "in the end": end / plain,
+                "in the end": end / speed(plain, STEPS, 2 * STEPS),
                 "first 100 steps": first,
                 "steps": steps,
             }

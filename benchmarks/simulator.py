@@ -162,20 +162,24 @@ def course(
     steps: int = STEPS,
     believed: float = 1.0,
     slower: tuple[int, float] = (0, 1.0),
+    unsteady: float = 0.0,
     oracle: bool = False,
 ) -> np.ndarray:
     """`[steps + 1, 2]`: tokens and seconds since the start.
 
     `believed`: of what a forward takes, what the profile at the start says. `slower`: from this
-    step on everything takes so many times as long. `oracle`: see `Service`.
+    step on everything takes so many times as long. `unsteady`: the chance of a step that from it on
+    everything takes 1, 1.5 or 2 times as long. `oracle`: see `Service`.
     """
-    machine = Machine(recorded)
+    machine, chance = Machine(recorded), random.Random(0)
     machine.begin(policy, believed)
     service = Service(recorded, batch, machine, oracle)
     found = [(0, 0.0)]
     for step in range(steps):
         if step == slower[0]:
             machine.factor = slower[1]
+        if chance.random() < unsteady:
+            machine.factor = chance.choice((1.0, 1.5, 2.0))
         service.step(policy)
         found.append((service.emitted, machine.now))
     return np.array(found)

@@ -64,9 +64,9 @@ NEAR = 0.75
 
 @dataclass
 class Prices:
-    """What trees for a batch are to bring, `rate` tokens per second. In tokens, what is worth the
-    time of: a `row`, a `level`, `[n] float64` a forward by its `nodes`, and by requests the same
-    with few numbers of rows."""
+    """What trees for a batch are to bring, `rate` tokens per second at a pace of 1. In tokens, what
+    is worth the time of: a `row`, a `level`, `[n] float64` a forward by its `nodes`, and by
+    requests the same with few numbers of rows."""
 
     rate: float = 0.0
     row: float = 0.0
@@ -384,7 +384,8 @@ class AdaptiveShapes:
         most = batch * self.largest.nodes
         nodes = worth * costs.of_forward(batch, np.arange(most + 1))
         level = worth * costs.of_level(batch * self._size[0])
-        self._prices = Prices(hoped, (nodes[-1] - nodes[0]) / most, level, nodes)
+        row = (nodes[-1] - nodes[0]) / most
+        self._prices = Prices(hoped * costs.pace.now, row, level, nodes)
         self._prices_of[batch] = self._prices
         self._worths, self._bins_below = self.trees.below()
         looks = self._looks(batch)

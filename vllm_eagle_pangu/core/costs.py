@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vllm_eagle_pangu.core.durations import ENOUGH, HICCUP, Durations
+from vllm_eagle_pangu.core.durations import ENOUGH, LONG_MEMORY, Durations, Pace
 from vllm_eagle_pangu.core.policy import StepReport
 
-# A machine became slower or faster where forwards take so many times as long, or as little; as much
-# of what plain steps took before is still believed. Otherwise half of it is: few look at them, the
-# first ones while all is cold and prompts are many.
-DRIFT, DOUBTED, BELIEVED = 1.25, 1 / 4, 1 / 2
+# A machine became another where forwards take, at one pace, so many times as long, or as little, or
+# of the last few plain steps that holds: what they took before is then believed little.
+DRIFT, LAST, DOUBTED = 1.25, 8, 1 / 8
 # What a step leaves out that the drafter misses; what it takes of the rest is hardly less or more
 # than this share, and the mean of so many steps.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
@@ -32,15 +31,22 @@ class StepCosts:
     Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
     that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
     number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
-    product of a size takes far longer.
+    product of a size takes far longer. `pace`: of them all, told by steps that read no prompts.
     """
 
     def __init__(self) -> None:
-        self.forward = Durations(4, paced=True)
-        self.plain, self.level, self.rest = Durations(3), Durations(2), Durations(4)
+        self.pace = Pace()
+        # Beside trees of about one size little tells what their rows take.
+        self.forward = Durations(4, self.pace, LONG_MEMORY)
+        self.level, self.rest = Durations(2, self.pace), Durations(4, self.pace)
+        self.plain = Durations(3, self.pace)
+        # Of plain steps, all but the forward.
+        self._plain_rest = Durations(3, self.pace)
         self.clock = time.perf_counter
-        # `[4]`: what forwards took, by feature, when plain steps were last looked at.
+        # `[4]`: what forwards took at a pace of 1, by feature, at the last look at plain steps.
         self._forward_then = np.zeros(4)
+        # Of what was expected of the last plain steps, what they took.
+        self._plain_came = 1.0
         # Of the trees being drafted, of levels below the first: their seconds, how many these are
         # of, how many there are beside, and since when the last one runs.
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
@@ -66,20 +72,20 @@ class StepCosts:
 
     def solve(self) -> None:
         """Let all that was seen count from now on."""
-        for part in (self.plain, self.forward, self.level, self.rest):
+        for part in (self.plain, self._plain_rest, self.forward, self.level, self.rest):
             part.solve()
 
     def drifted(self, batch: int) -> bool:
-        """Whether a forward with a node for each request takes far more, or less, than when plain
-        steps were last looked at: then these do so, too."""
+        """Whether a forward with a node for each request takes far more, or less, at one pace than
+        when plain steps were last looked at: then these may do so, too."""
         features = (1, 2 * batch, batch, 0)
-        then, now = self._forward_then @ features, self.of_features() @ features
+        then, now = self._forward_then @ features, self.of_features() @ features / self.pace.now
         return bool(then and not 1 / DRIFT < now / then < DRIFT)
 
     def look_at_plain(self, batch: int) -> None:
         """Plain steps of so many requests come next."""
-        self.plain.doubt(DOUBTED if self.drifted(batch) else BELIEVED)
-        self._forward_then = self.of_features()
+        self._plain_came = 1.0
+        self._forward_then = self.of_features() / self.pace.now
 
     def of_plain(self, batch: int) -> float:
         """Seconds of a step without trees that the drafter misses; 0 where none was seen."""
@@ -92,19 +98,31 @@ class StepCosts:
 
     def saw_missed(self, report: StepReport, soon: bool) -> None:
         """Learn from a step without trees that the drafter misses, `soon` after it followed: what
-        that saves is told then alone, before the machine becomes another."""
+        that saves is told then alone, and beside the forward, which takes what it does."""
         self.missed += 1
-        batch, took = report.batch, sum(self.believed(report))
+        batch, (forward, rest) = report.batch, self.believed(report)
         features = 1, batch, report.rows - batch
         usual = self.plain.of(*features)
         if not soon or not usual:
-            self.plain.add(features, took / self._share(batch))
+            self._saw_plain(features, (forward + rest) / self._share(batch))
             return
         least, most = SHARES
         share, known = self._shares.get(batch.bit_length(), (1.0, 0))
         known = min(known + 1, MISSED)
-        share += (min(max(took / usual, least), most) - share) / known
+        left = 1 - (self._plain_rest.of(*features) - rest) / usual
+        share += (min(max(left, least), most) - share) / known
         self._shares[batch.bit_length()] = share, known
+
+    def _saw_plain(self, features: tuple[int, int, int], seconds: float) -> None:
+        """As if the drafter followed."""
+        usual, (*_, prompts) = self.plain.of(*features), features
+        if usual and not prompts and self.plain.known > ENOUGH:
+            self._plain_came += (seconds / usual - self._plain_came) / LAST
+            if not 1 / DRIFT < self._plain_came < DRIFT:
+                self.plain.doubt(DOUBTED)
+                self._plain_came = 1.0
+            self.pace.saw(seconds, usual)
+        self.plain.add(features, seconds)
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
@@ -157,7 +175,7 @@ class StepCosts:
 
     def saw(self, report: StepReport, drafted: int, before: int, width: int) -> float:
         """Learn from a step, which drafted so many trees, so wide, and the one before it so many;
-        returns its seconds as far as they are believed and not of prompts, 0 where it does not tell
+        returns what it was to take without prompts, at a pace of 1, and 0 where it does not tell
         what trees take."""
         forward, rest = self.believed(report)
         rest -= self.aside
@@ -173,21 +191,24 @@ class StepCosts:
         # The first step behind one with trees finds other things in the caches.
         if not report.nodes and not drafted and not before:
             rest -= sum(report.seconds.get(stage, 0.0) for stage in FOLLOWING)
-            self.plain.add((1, batch, prompts), forward + rest)
-            # Beside trees of about one size nothing else tells what their rows take.
+            features = 1, batch, prompts
+            self._saw_plain(features, forward + rest)
+            self._plain_rest.add(features, rest)
             self.forward.add((1, batch, batch, prompts), forward)
         elif min(drafted, before) > batch / 2:
+            of_level, usual = self.of_level(rows), self.forward.of(1, verified, batch, 0)
+            if usual and not prompts and self.forward.known > ENOUGH:
+                self.pace.saw(forward, usual)
+                usual = self.forward.of(1, verified, batch, 0)
             if self._timed:
                 self.level.add((1, rows), self._levels / self._timed)
-            levels = self._levels + self._more * self.of_level(rows)
-            of_prompts = prompts * self.of_prompt_row(True)
-            usual = self.forward.of(1, verified, batch, 0) + levels
-            usual += self.of_rest(drafted, width)
+            levels = self._levels + self._more * of_level
             self.forward.add((1, verified, batch, prompts), forward)
             self.rest.add((1, drafted, rows, prompts), max(rest - levels, 0.0))
             self.read_beside += prompts
             if self.rest.known > ENOUGH:
-                return min(max(forward + rest - of_prompts, usual / HICCUP), usual * HICCUP)
+                usual += (self._timed + self._more) * of_level + self.of_rest(drafted, width)
+                return usual / self.pace.now
         return 0.0
 
     @staticmethod
@@ -209,7 +230,7 @@ class WholeStepCosts(StepCosts):
         super().__init__()
         # Behind the last one nothing is padded.
         self.sizes = np.array(sorted(sizes), float)
-        self.whole = Durations(6)
+        self.whole = Durations(6, self.pace)
         self._below = 0
 
     @property
@@ -219,8 +240,8 @@ class WholeStepCosts(StepCosts):
 
     def solve(self) -> None:
         """See `StepCosts`."""
-        self.plain.solve()
-        self.whole.solve()
+        for part in (self.plain, self._plain_rest, self.whole):
+            part.solve()
 
     def of_features(self) -> np.ndarray:
         """See `StepCosts`; with all that does not depend on levels."""
@@ -256,24 +277,26 @@ class WholeStepCosts(StepCosts):
         batch, verified = report.batch, report.batch + report.nodes
         prompts = report.rows - verified
         if not report.nodes and not drafted and not before:
-            self.plain.add((1, batch, prompts), took)
+            self._saw_plain((1, batch, prompts), took)
+            self._plain_rest.add((1, batch, prompts), took)
         elif min(drafted, before) > batch / 2:
             rows = float(self.padded(np.array(verified)))
             features = 1, rows, batch, prompts, below, below * drafted * width
-            usual = self.whole.of(*features)
+            usual = self.whole.of(*features[:3], 0, *features[4:]) / self.pace.now
+            if usual and not prompts and self.known > ENOUGH:
+                self.pace.saw(took, usual * self.pace.now)
             self.whole.add(features, took)
             self.read_beside += prompts
             if self.known > ENOUGH:
-                took = min(max(took, usual / HICCUP), usual * HICCUP)
-                return took - prompts * self.of_prompt_row(True)
+                return usual
         return 0.0
 
     @staticmethod
     def believed(report: StepReport) -> tuple[float, float]:
-        """Seconds of all, and none: how long the forward takes is not seen."""
+        """None, and seconds of all: how long the forward takes is not seen."""
         seconds = dict(report.seconds)
         between = _between(report, seconds, sum(seconds.values()) / 2)
-        return between + sum(seconds.values()), 0.0
+        return 0.0, between + sum(seconds.values())
 
 
 def _between(report: StepReport, seconds: dict[str, float], most: float) -> float:

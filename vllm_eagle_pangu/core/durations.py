@@ -6,9 +6,11 @@ from operator import mul
 
 import numpy as np
 
-# How much each new time leaves of those before: some 64 count. Where a pace is kept that is of the
-# last 32, some 256: so many tell features apart that hardly differ from one time to the next.
-MEMORY, LONG_MEMORY, PACE = 1 - 1 / 64, 1 - 1 / 256, 1 / 32
+# How much each new time leaves of those before: some 64 count, or 256 where features that hardly
+# differ from one time to the next are to be told apart.
+MEMORY, LONG_MEMORY = 1 - 1 / 64, 1 - 1 / 256
+# What a time weighs in the pace: that of the last 32.
+PACE = 1 / 32
 # A time is believed up to so many times what was expected, or so little of it: a hiccup of the
 # machine moves little, and one that became slower is believed all the same.
 HICCUP = 2.0
@@ -20,23 +22,36 @@ FADES = 16
 DOUBT = 0.05
 
 
+class Pace:
+    """How many times as long all takes by `now` as it does at length.
+
+    What is measured at different times is then compared at one pace: on a machine that others use,
+    too, all may take twice as long for a second.
+    """
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def saw(self, seconds: float, usual: float) -> None:
+        """Something took `seconds`, and was to take `usual` at this pace."""
+        times = min(max(seconds / usual, 1 / HICCUP), HICCUP)
+        self.now *= 1 + PACE * (times - 1)
+
+
 class Durations:
     """Seconds as a sum over features, each times a number of 0 or more that the times seen tell.
 
     Least squares of relative errors, the first feature being 1 in all of them. What was always seen
-    together is laid to the first. `known`: how many times were seen. `paced`: all features may
-    become dearer or cheaper at once, by what the last times were of what was expected of them;
-    what they are to each other is told by many more.
+    together is laid to the first. `known`: how many times were seen, each at its `pace`.
     """
 
-    def __init__(self, features: int, paced: bool = False) -> None:
-        self._paced, self._pace = paced, 1.0
-        self._memory = LONG_MEMORY if paced else MEMORY
+    def __init__(self, features: int, pace: Pace | None = None, memory: float = MEMORY) -> None:
+        self._pace, self._memory = pace or Pace(), memory
         # Behind the features, the first one of what was only expected.
         self._expected = np.zeros((features + 1, features + 2))
         self._seen = np.zeros((features + 1, features + 2))
         self.known = 0
-        # Times that do not count yet: their features, and seconds.
+        # Times that do not count yet: their features, and seconds at a pace of 1, as all below.
         self._new: list[tuple[Sequence[float], float]] = []
         # `[features]`: seconds of each; None where something else is expected since. And as plain
         # numbers: numpy takes longer than all that a step asks for.
@@ -55,31 +70,33 @@ class Durations:
 
     def add(self, features: Sequence[float], seconds: float) -> None:
         """It took `seconds`; counts from the next `solve` on, and of the first times at once."""
-        self._new.append((features, seconds))
+        self._new.append((features, seconds / self._pace.now))
         self.known += 1
         if self.known <= ENOUGH:
             self._each = None
 
     @property
     def each(self) -> np.ndarray:
-        """`[features]`: seconds of each feature, as last solved for."""
-        return self.solve() if self._each is None else self._each
-
-    def of(self, *features: float) -> float:
-        """Seconds of what has these features; 0 while nothing was seen."""
+        """`[features]`: seconds of each feature, as last solved for, at the pace of now."""
         if self._each is None:
             self.solve()
-        return sum(map(mul, self._numbers, features))
+        assert self._each is not None
+        return self._each * self._pace.now
+
+    def of(self, *features: float) -> float:
+        """Seconds of what has these features, at the pace of now; 0 while nothing was seen."""
+        if self._each is None:
+            self.solve()
+        return sum(map(mul, self._numbers, features)) * self._pace.now
 
     def doubt(self, leaves: float) -> None:
-        """What was seen by now counts only `leaves` as much beside what comes."""
-        self._count()
+        """What was seen up to the last `solve` counts only `leaves` as much beside what comes."""
         self._seen *= leaves
 
-    def solve(self) -> np.ndarray:
-        """`each`, of all that was seen."""
+    def solve(self) -> None:
+        """Let all that was seen count from now on."""
         if self._each is not None and not self._new:
-            return self._each
+            return
         self._count()
         count = min(self.known, 1 / (1 - self._memory))
         normal = self._expected * (FADES / (FADES + count)) + self._seen
@@ -94,11 +111,10 @@ class Durations:
                 found[asked] = solved
                 break
             asked = np.delete(asked, solved.argmin())
-        self._each = found[:-1] * self._pace
+        self._each = found[:-1]
         if not self.known:
             self._each[0] = found[-1]
         self._numbers = self._each.tolist()
-        return self._each
 
     def _count(self) -> None:
         """Let the new times count, the last one the most."""
@@ -111,15 +127,9 @@ class Durations:
         if self._each is not None:
             usual = features @ self._each
             seen = seen.clip(usual / HICCUP, usual * HICCUP)
-        age = np.arange(count)[::-1]
-        usual = usual / self._pace
-        if self._paced and self.known > ENOUGH:
-            others = seen / usual - self._pace
-            self._pace += float(PACE * others @ (1 - PACE) ** age)
         self._seen *= self._memory**count
-        nothing = np.zeros(count)
-        times = np.column_stack((features, nothing))
-        self._seen += _normal(times, seen / self._pace, usual, self._memory**age)
+        times = np.column_stack((features, np.zeros(count)))
+        self._seen += _normal(times, seen, usual, self._memory ** np.arange(count)[::-1])
 
 
 def _normal(
