@@ -525,7 +525,7 @@ def test_steps_of_a_rest_are_learnt_from_together():
     assert costs.missed == TOGETHER + 1
 
 
-def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
+def test_a_step_that_hangs_was_to_emit_no_more_than_others():
     policy = AdaptiveShapes(SHAPE, OPS)
     tree = random_trees(0, batch=4)
     paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, dims=1), 3)
@@ -540,7 +540,7 @@ def test_a_step_that_hangs_is_believed_up_to_twice_what_is_usual():
         policy.costs.solve()
         hoped.append(policy.speeds.kept.late[1])
     assert hoped[-2] > 0
-    assert 0 < hoped[-1] - hoped[-2] <= 100.0 * 2 * 0.03 / 64
+    assert 0 < hoped[-1] - hoped[-2] < hoped[-2] - hoped[-3]
 
 
 def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
@@ -721,6 +721,23 @@ def test_a_machine_whose_seconds_differ_is_compared_at_one_pace():
             of_trees = float(costs.of_forward(8, np.array([8]))[0]) + costs.of_rest(8, 1)
             wrong.append(costs.of_plain(8) / of_trees / (0.03 / 0.038) - 1)
     assert np.quantile(np.abs(wrong), 0.5) < 0.09 and np.quantile(np.abs(wrong), 0.9) < 0.25
+
+
+def test_a_rest_that_came_in_a_quick_second_saves_no_more_than_another():
+    """Regression: by all that such steps took less, for good, and trees that paid were given up."""
+    costs = StepCosts()
+
+    def report(faster: float) -> StepReport:
+        seconds = {"verify": 0.02 / faster, "other": 0.002 / faster}
+        return StepReport(4, 4, [], [], None, None, seconds)
+
+    for _ in range(40):
+        costs.saw(report(1.0), drafted=0, before=0, width=1)
+    costs.solve()
+    for _ in range(TRIAL):
+        costs.saw_missed(report(1.5), soon=True)
+    assert costs.missed == TRIAL
+    assert costs.of_plain(4) == pytest.approx(0.022, rel=0.05)
 
 
 def test_one_expected_time_alone_is_laid_to_the_first_feature():
