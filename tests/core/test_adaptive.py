@@ -718,9 +718,10 @@ def test_a_machine_whose_seconds_differ_is_compared_at_one_pace():
         costs.saw(StepReport(8, 8 + nodes, *of_trees, seconds, nodes), drafted, drafted, 1)
         costs.solve()
         if step > 400:
-            of_trees = float(costs.of_forward(8, np.array([8]))[0]) + costs.of_rest(8, 1)
-            wrong.append(costs.of_plain(8) / of_trees / (0.03 / 0.038) - 1)
-    assert np.quantile(np.abs(wrong), 0.5) < 0.09 and np.quantile(np.abs(wrong), 0.9) < 0.25
+            with_trees = float(costs.of_forward(8, np.array([8]))[0]) + costs.of_rest(8, 1)
+            wrong.append(abs(costs.of_plain(8) / with_trees / (0.03 / 0.038) - 1))
+    # Compared as they came: 0.13 and 0.33.
+    assert np.quantile(wrong, 0.5) < 0.09 and np.quantile(wrong, 0.9) < 0.25
 
 
 def test_a_rest_that_came_in_a_quick_second_saves_no_more_than_another():

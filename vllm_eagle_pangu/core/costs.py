@@ -9,8 +9,8 @@ import numpy as np
 from vllm_eagle_pangu.core.durations import ENOUGH, LONG_MEMORY, Durations, Pace
 from vllm_eagle_pangu.core.policy import StepReport
 
-# A machine became another where forwards take, at one pace, so many times as long, or as little, or
-# of the last few plain steps that holds: what they took before is then believed little.
+# A machine became another where forwards take, at one pace, so many times as long, or as little:
+# plain steps are looked at sooner. Where the last few do, those before are believed little.
 DRIFT, LAST, DOUBTED = 1.25, 8, 1 / 8
 # What a step leaves out that the drafter misses; what it takes of the rest is hardly less or more
 # than this share, and the mean of so many steps.
@@ -196,19 +196,19 @@ class StepCosts:
             self._plain_rest.add(features, rest)
             self.forward.add((1, batch, batch, prompts), forward)
         elif min(drafted, before) > batch / 2:
-            of_level, usual = self.of_level(rows), self.forward.of(1, verified, batch, 0)
-            if usual and not prompts and self.forward.known > ENOUGH:
-                self.pace.saw(forward, usual)
-                usual = self.forward.of(1, verified, batch, 0)
+            of_level, of_forward = self.of_level(rows), self.forward.of(1, verified, batch, 0)
+            usual = of_forward + (self._timed + self._more) * of_level
+            usual = (usual + self.of_rest(drafted, width)) / self.pace.now
+            levels = self._levels + self._more * of_level
+            if of_forward and not prompts and self.forward.known > ENOUGH:
+                self.pace.saw(forward, of_forward)
             if self._timed:
                 self.level.add((1, rows), self._levels / self._timed)
-            levels = self._levels + self._more * of_level
             self.forward.add((1, verified, batch, prompts), forward)
             self.rest.add((1, drafted, rows, prompts), max(rest - levels, 0.0))
             self.read_beside += prompts
             if self.rest.known > ENOUGH:
-                usual += (self._timed + self._more) * of_level + self.of_rest(drafted, width)
-                return usual / self.pace.now
+                return usual
         return 0.0
 
     @staticmethod
@@ -231,6 +231,7 @@ class WholeStepCosts(StepCosts):
         # Behind the last one nothing is padded.
         self.sizes = np.array(sorted(sizes), float)
         self.whole = Durations(6, self.pace)
+        self._plain_rest = self.plain
         self._below = 0
 
     @property
@@ -240,8 +241,8 @@ class WholeStepCosts(StepCosts):
 
     def solve(self) -> None:
         """See `StepCosts`."""
-        for part in (self.plain, self._plain_rest, self.whole):
-            part.solve()
+        self.plain.solve()
+        self.whole.solve()
 
     def of_features(self) -> np.ndarray:
         """See `StepCosts`; with all that does not depend on levels."""
@@ -278,17 +279,16 @@ class WholeStepCosts(StepCosts):
         prompts = report.rows - verified
         if not report.nodes and not drafted and not before:
             self._saw_plain((1, batch, prompts), took)
-            self._plain_rest.add((1, batch, prompts), took)
         elif min(drafted, before) > batch / 2:
             rows = float(self.padded(np.array(verified)))
             features = 1, rows, batch, prompts, below, below * drafted * width
-            usual = self.whole.of(*features[:3], 0, *features[4:]) / self.pace.now
+            usual, pace = self.whole.of(*features[:3], 0, *features[4:]), self.pace.now
             if usual and not prompts and self.known > ENOUGH:
-                self.pace.saw(took, usual * self.pace.now)
+                self.pace.saw(took, usual)
             self.whole.add(features, took)
             self.read_beside += prompts
             if self.known > ENOUGH:
-                return usual
+                return usual / pace
         return 0.0
 
     @staticmethod
