@@ -16,10 +16,10 @@ from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
 
 from ..trees import tree_of_parents
-from .chosen import IMPLEMENTATION
+from .chosen import IMPLEMENTATION, random_cases
 from .inputs import of_tree, tree_of
 
-SEEDS = range(500)
+SEEDS = random_cases(500)
 # Of these a few show it: each seed is as much work as one of SEEDS.
 FEW_SEEDS = range(500 if IMPLEMENTATION == "cpp" else 60)
 cpp_only = pytest.mark.skipif(IMPLEMENTATION != "cpp", reason="kernels check nothing on a device")

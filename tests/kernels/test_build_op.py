@@ -11,7 +11,7 @@ import torch
 from vllm_eagle_pangu.kernels.tree_build import tree_build
 from vllm_eagle_pangu.kernels.tree_build.cases import CASES, BuildCase, make_inputs
 
-from .chosen import IMPLEMENTATION
+from .chosen import IMPLEMENTATION, random_cases
 from .inputs import assert_same_fields, random_shape, spoil
 
 KINDS = ("random", "ties", "certain", "rising", "holes", "nothing")
@@ -35,7 +35,7 @@ def test_tree_build_of_a_case_equals_the_reference(case: BuildCase) -> None:
 
 def test_tree_build_of_random_candidates_equals_the_reference() -> None:
     draw = random.Random(0)
-    for seed in range(500):
+    for seed in random_cases(500):
         size = dataclasses.astuple(random_shape(draw))
         case = BuildCase("random", *size, draw.randint(1, MOST_REQUESTS), draw.choice(KINDS))
         inputs = make_inputs(case, seed)

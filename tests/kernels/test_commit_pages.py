@@ -16,7 +16,7 @@ from vllm_eagle_pangu.kernels.kv_commit.cases import (
 )
 from vllm_eagle_pangu.kernels.tree_attention.pages import PagedKV
 
-from .chosen import IMPLEMENTATION
+from .chosen import IMPLEMENTATION, random_cases
 
 
 def committed(case: PagesCase, seed: int, implementation: str) -> list[torch.Tensor]:
@@ -83,7 +83,7 @@ def test_a_case_is_committed_as_by_hand(case, implementation):
 
 def test_random_layers_are_committed_as_by_hand():
     draw = random.Random(0)
-    for seed in range(500):
+    for seed in random_cases(500):
         case = random_case(draw)
         implementation = IMPLEMENTATION if writes(IMPLEMENTATION, case) else "reference"
         # The loop by hand is slow, and the reference cannot be held against itself.

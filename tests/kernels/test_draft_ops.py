@@ -20,7 +20,7 @@ from vllm_eagle_pangu.kernels.tree_build.cases import CASES, make_inputs
 from vllm_eagle_pangu.kernels.tree_expand import cases as expand_cases
 from vllm_eagle_pangu.kernels.tree_expand import tree_expand
 
-from .chosen import IMPLEMENTATION
+from .chosen import IMPLEMENTATION, random_cases
 from .inputs import assert_same_fields, random_shape, spoil
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -54,7 +54,7 @@ def test_growing_random_trees_equals_the_reference_at_every_level() -> None:
     draw = random.Random(1)
     torch.manual_seed(1)
     # Some 3.5 levels each.
-    for _ in range(200 if IMPLEMENTATION == "cpp" else 160):
+    for _ in random_cases(200):
         shape, batch = random_shape(draw), draw.randint(1, 5 if IMPLEMENTATION == "cpp" else 2)
         width, dtype = shape.width, draw.choice(DTYPES)
         growers = [TreeGrower(shape, Ops.bind(name)) for name in (IMPLEMENTATION, "reference")]
@@ -136,7 +136,7 @@ def test_top_children_of_random_logits_equals_the_reference(dtype: torch.dtype) 
     draw = random.Random(3)
     torch.manual_seed(3)
     most_rows = 9 if IMPLEMENTATION == "cpp" else 2
-    for _ in range(170):
+    for _ in random_cases(170):
         width = draw.randint(1, 8)
         vocab = draw.choice((width, width + 1, 63, 64, 65, 127, 128, 129, 1000, 2560))
         logits = torch.randn(draw.randint(1, most_rows), vocab) * draw.choice((1, 5, 30))
