@@ -140,7 +140,9 @@ def _decode(
             llm.generate((prompts * batch)[:batch], max_tokens=tokens, ignore_eos=True)
 
 
-def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
+def record(
+    of: pair.Pair, count: int, tokens: int, temperature: float
+) -> dict[str, np.ndarray]:
     """Candidates by position, `[K, C]`, texts one behind the other, and what steps take.
 
     `forward: [4]`, seconds: of any, and of each row, request and tree; `plain`, `level` and `rest`
@@ -152,7 +154,7 @@ def record(of: pair.Pair, count: int, tokens: int) -> dict[str, np.ndarray]:
     with _engine(tree(EVERYTHING), of, max(BATCHES)) as llm:
         drafter = GrowOnly(llm.runner.step.drafter, EVERYTHING)
         with lent(llm.runner.step, drafter=drafter):
-            llm.generate(prompts, **params)
+            llm.generate(prompts, temperature=temperature, **params)
     with _engine(tree(SHAPE), of, max(BATCHES)) as llm:
         llm.generate(prompts, **params)
         for batch in BATCHES:
@@ -432,6 +434,7 @@ def main() -> None:
     recorder.add_argument("--pair", default=pair.DEMO, metavar="NAME")
     recorder.add_argument("--prompts", type=int, default=32)
     recorder.add_argument("--tokens", type=int, default=96)
+    recorder.add_argument("--temperature", type=float, default=0.0, help="of the texts")
     recorder.add_argument("file", type=Path)
     chooser = commands.add_parser("choose")
     chooser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
@@ -445,7 +448,8 @@ def main() -> None:
     name = arguments.command
     if name == "record":
         arguments.file.parent.mkdir(parents=True, exist_ok=True)
-        found = record(pair.find(arguments.pair), arguments.prompts, arguments.tokens)
+        of, temperature = pair.find(arguments.pair), arguments.temperature
+        found = record(of, arguments.prompts, arguments.tokens, temperature)
         np.savez_compressed(arguments.file, **found)
         return
     if name == "choose":

@@ -163,7 +163,7 @@ class AdaptiveShapes:
             self._wanted = self._plans
         self._drafted = 0
         self._followed += 1
-        if looks.drafts and self._followed < FOLLOWED:
+        if looks.drafts and self._followed < FOLLOWED and not at_plain:
             # Trees of a head that knows the last few tokens alone would say little of it.
             return [None] * batch
         looks.planned()

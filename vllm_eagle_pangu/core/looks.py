@@ -21,7 +21,7 @@ VAIN = 3
 # fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
 # Nearly: with a rate that is less by so little, or as chance has it with n trees of texts that are
 # alike: by no more than this by the root of n.
-GOES_ON, NEAR, CHANCE = 8, 0.05, 2.0
+GOES_ON, NEAR, CHANCE = 8, 0.05, 1.4
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
 UNSURE, TRIAL, SETTLED, TRIED = 1.15, 32, 256, 4096
