@@ -140,9 +140,7 @@ def _decode(
             llm.generate((prompts * batch)[:batch], max_tokens=tokens, ignore_eos=True)
 
 
-def record(
-    of: pair.Pair, count: int, tokens: int, temperature: float
-) -> dict[str, np.ndarray]:
+def record(of: pair.Pair, count: int, tokens: int, temperature: float) -> dict[str, np.ndarray]:
     """Candidates by position, `[K, C]`, texts one behind the other, and what steps take.
 
     `forward: [4]`, seconds: of any, and of each row, request and tree; `plain`, `level` and `rest`
