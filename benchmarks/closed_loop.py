@@ -11,12 +11,13 @@ count. With `--ramp` the clients come and go instead, 1 to 32 and back, and ever
 round at each number, in which some are still coming. With `--serve` each way is a `vllm serve`, and
 has one turn a round, for which all clients come anew.
 
-A pair is one of those that come along, or a folder with target/ and draft/.
+`--also plain-2` is plain decoding once more, in another engine: how far apart ways are that do the
+same. A pair is one of those that come along, or a folder with target/ and draft/.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ SWEEPS = {
     "": ((1, 2), ((1, 4, 2), (5, 16, 1)), ((2, 2, 4), (3, 3, 8))),
     "smollm2": ((1, 2, 3), ((1, 4, 2), (5, 16, 1)), ((3, 3, 5), (3, 3, 8))),
     "demo": ((2, 4, 6), ((1, 4, 6), (5, 16, 2)), ((2, 3, 6), (3, 5, 12))),
+}
+# What `--also` may name, by the word before its numbers.
+FURTHER: dict[str, Callable[[tuple[int, ...]], Method]] = {
+    "tree": tree,
+    "adaptive": adaptive,
+    "plain": lambda number: Method("plain", *number),
 }
 
 
@@ -100,7 +107,7 @@ def main() -> None:
         "--rounds", type=int, default=3, help="of turns, but one under --ramp without --serve"
     )
     parser.add_argument("--only", nargs="+", metavar="METHOD", help="beside plain decoding")
-    further = "trees and adaptive trees beside these, such as adaptive-2-5-10"
+    further = "beside these, such as tree-2-2-4, adaptive-2-5-10, or plain-2"
     parser.add_argument("--also", nargs="+", default=[], metavar="METHOD", help=further)
     save_as = "in benchmarks/results, the name ending in WORD"
     parser.add_argument("--save", nargs="?", const="", metavar="WORD", help=save_as)
@@ -113,7 +120,7 @@ def main() -> None:
         methods = [method for method in methods if method.name in arguments.only]
     for name in arguments.also:
         kind, *shape = name.split("-")
-        methods.append({"tree": tree, "adaptive": adaptive}[kind](tuple(map(int, shape))))
+        methods.append(FURTHER[kind](tuple(map(int, shape))))
     batches = [*arguments.batches, *(arguments.batches[-2::-1] if arguments.ramp else ())]
     options = {"dtype": "bfloat16", "max_num_seqs": max(batches), "max_num_batched_tokens": 1152}
     options["kv_cache_memory_bytes"] = 2**29
