@@ -141,7 +141,8 @@ def _decode(
 
 
 def record(of: pair.Pair, count: int, tokens: int, temperature: float) -> dict[str, np.ndarray]:
-    """Candidates by position, `[K, C]`, texts one behind the other, and what steps take.
+    """Candidates by position, `[K, C]`, texts of a temperature one behind the other, and what steps
+    take.
 
     `forward: [4]`, seconds: of any, and of each row, request and tree; `plain`, `level` and `rest`
     by batch size, as in `StepCosts`.
