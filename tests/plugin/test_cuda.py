@@ -145,8 +145,9 @@ def printed_by(script, argument):
 def test_on_a_gpu_our_worker_the_v1_runner_and_backends_of_ours_are_chosen(configured):
     """For the draft layers vLLM chose anew: FLASHINFER on sm_100."""
     draft_only = {"spec": {"attention_backend": "triton_attn"}}
-    hopper, blackwell, in_float32, asked_for, for_head, refused, refused_for_head = configured(
+    hopper, adaptive, blackwell, in_float32, asked_for, for_head, *refusals = configured(
         ((9, 0), {}),
+        ((9, 0), {"spec": {"tree_policy": "adaptive"}}),
         ((10, 0), {}),
         ((9, 0), {"dtype": "float32"}),
         ((9, 0), {"attention_backend": "TRITON_ATTN"}),
@@ -154,18 +155,13 @@ def test_on_a_gpu_our_worker_the_v1_runner_and_backends_of_ours_are_chosen(confi
         ((10, 0), {"attention_backend": "FLASHINFER"}),
         ((10, 0), {"spec": {"attention_backend": "FLASHINFER"}}),
     )
-    assert hopper == [WORKER, "FLASH_ATTN", "FLASH_ATTN", False, False, None]
+    assert hopper == adaptive == [WORKER, "FLASH_ATTN", "FLASH_ATTN", False, False, None]
     assert for_head == [WORKER, "FLASH_ATTN", "TRITON_ATTN", False, False, None]
     for chosen in (blackwell, in_float32, asked_for):
         assert chosen == [WORKER, "TRITON_ATTN", "TRITON_ATTN", False, False, None]
-    for message, whose in ((refused, ""), (refused_for_head, "speculative_config.")):
+    for message, whose in zip(refusals, ("", "speculative_config."), strict=True):
         assert message.startswith(f"eagle_pangu: {whose}attention_backend='FLASHINFER': ")
         assert "set it to FLASH_ATTN or TRITON_ATTN" in message
-
-
-def test_on_a_gpu_trees_follow_latency_where_that_is_asked_for(configured):
-    asked, unasked = configured(((9, 0), {"spec": {"tree_policy": "adaptive"}}), ((9, 0), {}))
-    assert asked == unasked == [WORKER, "FLASH_ATTN", "FLASH_ATTN", False, False, None]
 
 
 def test_trees_choose_the_v1_runner_for_themselves_alone(target, head):
