@@ -164,7 +164,8 @@ class AdaptiveShapes:
         self._drafted = 0
         self._followed += 1
         if looks.drafts and self._followed < FOLLOWED and not at_plain:
-            # Trees of a head that knows the last few tokens alone would say little of it.
+            # Trees of a head that knows the last few tokens alone would say little of it. The first
+            # steps in which it follows are the look at plain ones.
             return [None] * batch
         looks.planned()
         self._stayed = 0 if looks.plans <= look_steps(batch) else self._stayed + 1
