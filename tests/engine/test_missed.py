@@ -8,6 +8,7 @@ import torch
 
 from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.step.missed import Missed
 from vllm_eagle_pangu.step.stages import Observer
 
@@ -129,9 +130,18 @@ def test_no_draft_attends_what_was_missed_and_no_token_changes(
             add(self, slots, page_size)
 
         monkeypatch.setattr(Missed, "add", add_and_spoil)
+        ours, looked = TreeAttentionMixin.forward, []
+
+        def looks_for_trees(self, layer, query, key, value, cache, metadata, *args, **named):
+            if layer not in head.layers:
+                looked.append(metadata.tree)
+            return ours(self, layer, query, key, value, cache, metadata, *args, **named)
+
+        monkeypatch.setattr(TreeAttentionMixin, "forward", looks_for_trees)
         trees.runner.step.policy = policy
         if watched:
             trees.runner.stages.observers += (Observer(),)
         assert trees.generate(prompts, max_tokens=40) == expected
     assert min(policy.planned) > 25
     assert len(policy.whole) > 50 and all(policy.whole)
+    assert looked and None not in looked, "in a step without trees the target's layers are vLLM's"

@@ -81,6 +81,14 @@ class TreeAttentionMixin(AttentionImpl):
         """Drop the views, which keep the memory of a freed cache."""
         self._pages = None
 
+    def attend_trees(self, may_come: bool) -> None:
+        """Whether batches may have trees from now on; else vLLM's own `forward` is called as if by
+        itself: one call more for each layer is felt where a plain step takes milliseconds."""
+        if may_come:
+            self.__dict__.pop("forward", None)
+        else:
+            self.__dict__["forward"] = super().forward
+
     def forward(
         self,
         layer: "Attention",

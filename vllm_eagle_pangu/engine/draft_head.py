@@ -8,6 +8,7 @@ vLLM's loop drafts one token a pass.
 import copy
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,7 +60,7 @@ class DraftHead:
         """See `Head`; known once the KV cache is there."""
         return self.proposer.kv_cache_gid
 
-    @property
+    @cached_property
     def page_size(self) -> int:
         """See `Head`; known once the KV cache is there."""
         layer = self.layers[0]

@@ -342,10 +342,13 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         attn_metadata, common = super()._build_attention_metadata(*args, **kwargs)
-        if isinstance(self.in_flight, Placed) and self.in_flight.trees is not None:
+        placed = self.in_flight
+        if isinstance(placed, Placed) and placed.trees is not None:
             self.stages.enter("place")
-            self.pages.attach(attn_metadata, verify_rows(self.in_flight))
+            self.pages.attach(attn_metadata, verify_rows(placed))
             self.stages.enter("prepare")
+        else:
+            self.pages.attach_none()
         return attn_metadata, common
 
     def _model_forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -28,6 +28,8 @@ class TargetPages:
         self.check = check
         self.layers: list[tuple[int, Attention]] = []
         self.tables: dict[int, list[CommitLayers]] = {}
+        # Whether the layers look for trees in their metadata.
+        self._attends_trees = True
 
     def take(self, groups: Iterable["KVCacheGroupSpec"], layers: Mapping[str, Attention]) -> None:
         """Vllm's KV cache `groups` are there; `layers` are the target's, by name.
@@ -65,8 +67,19 @@ class TargetPages:
         self, metadata: Mapping[str, "AttentionMetadata"], rows: Mapping[int, VerifyRows]
     ) -> None:
         """Give the layers' `metadata`, by name, the rows of their groups."""
+        self._attend_trees(True)
         for group, layer in self.layers:
             metadata[layer.layer_name].tree = rows[group]
+
+    def attach_none(self) -> None:
+        """The batch has no trees: the layers need not look for any."""
+        self._attend_trees(False)
+
+    def _attend_trees(self, may_come: bool) -> None:
+        if may_come != self._attends_trees:
+            self._attends_trees = may_come
+            for _, layer in self.layers:
+                layer.impl.attend_trees(may_come)
 
     def write(self, slots: Mapping[int, torch.Tensor]) -> None:
         """See `Pages`."""
