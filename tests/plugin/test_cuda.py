@@ -215,7 +215,6 @@ def test_what_the_runner_overrides_exists_with_the_arguments_that_it_passes_on()
         "_cleanup_profiling_kv_cache": [],
         "_dummy_sampler_run": ["hidden_states"],
         "_build_attention_metadata": None,
-        "_update_states": ["scheduler_output"],
         "_prepare_inputs": ["scheduler_output", "num_scheduled_tokens"],
         "_sample": ["logits", "spec_decode_metadata"],
         "_input_fits_in_drafter": ["common_attn_metadata"],

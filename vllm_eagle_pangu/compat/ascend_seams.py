@@ -71,17 +71,14 @@ ASCEND_SEAMS = tuple(
         {_RUNNER}.load_model = TAKES USES drafter
         {_RUNNER}.initialize_kv_cache = TAKES kv_cache_config USES AscendEagleProposer
         {_RUNNER}._dummy_sampler_run = TAKES hidden_states
-        {_RUNNER}._update_states = TAKES scheduler_output
         {_RUNNER}.execute_model = TAKES scheduler_output
-            USES _update_states _prepare_inputs _build_attention_metadata update_cos_sin
-                _model_forward
+            USES _prepare_inputs _build_attention_metadata update_cos_sin _model_forward
         {_RUNNER}._prepare_inputs = TAKES scheduler_output num_scheduled_tokens
             GIVES 3
             USES query_start_loc positions compute_slot_mapping discard_request_mask
         {_RUNNER}._build_attention_metadata = TAKES num_tokens num_reqs max_query_len
             GIVES 2
             USES num_scheduled_tokens_np AscendEagleProposer attn_layer_names slot_mapping
-        {_RUNNER}._model_forward = TAKES num_tokens_padded input_ids positions
         {_RUNNER}.sample_tokens = TAKES grammar_output USES _sample _bookkeeping_sync use_eagle
         {_RUNNER}._sample = TAKES logits spec_decode_metadata
         {_RUNNER}._bookkeeping_sync = TAKES scheduler_output sampler_output GIVES 6

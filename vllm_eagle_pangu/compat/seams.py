@@ -160,12 +160,12 @@ _TABLE = """
     vllm.v1.worker.gpu_model_runner = GPUModelRunner
     vllm.v1.worker.gpu_model_runner:GPUModelRunner = _build_attention_metadata
         _cleanup_profiling_kv_cache _draft_token_ids _dummy_run _dummy_sampler_run
-        _input_fits_in_drafter _model_forward _prepare_inputs _sample _update_states cache_config
-        device discard_request_mask drafter dtype effective_drafter_max_model_len execute_model
-        initialize_kv_cache input_batch input_ids kv_cache_config load_model max_model_len
-        max_num_reqs max_num_tokens model model_config model_memory_usage num_spec_tokens positions
-        propose_draft_token_ids query_start_loc requests sample_tokens sampler speculative_config
-        take_draft_token_ids vllm_config
+        _input_fits_in_drafter _prepare_inputs _sample cache_config device discard_request_mask
+        drafter dtype effective_drafter_max_model_len execute_model initialize_kv_cache input_batch
+        input_ids kv_cache_config load_model max_model_len max_num_reqs max_num_tokens model
+        model_config model_memory_usage num_spec_tokens positions propose_draft_token_ids
+        query_start_loc requests sample_tokens sampler speculative_config take_draft_token_ids
+        vllm_config
     vllm.v1.worker.gpu_worker:Worker = compile_or_warm_up_model init_device initialize_from_config
         model_runner shutdown
     vllm.v1.worker.utils:AttentionGroup = get_metadata_builder

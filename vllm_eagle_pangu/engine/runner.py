@@ -250,7 +250,10 @@ class TreeRunnerMixin(GPUModelRunner):
         # Nobody asked for the last step's drafts: the drafter has to know its tokens all the same.
         self._draft_late()
         new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
-        self.stages.begin(new, list(scheduler_output.finished_req_ids))
+        finished = list(scheduler_output.finished_req_ids)
+        for req_id in finished:
+            self.trees.pop(req_id, None)
+        self.stages.begin(new, finished)
         has_trees = any(scheduler_output.scheduled_spec_decode_tokens.values())
         batch = len(scheduler_output.num_scheduled_tokens)
         rows = scheduler_output.total_num_scheduled_tokens
@@ -302,11 +305,6 @@ class TreeRunnerMixin(GPUModelRunner):
         finally:
             self.speculative_config = own
 
-    def _update_states(self, scheduler_output: "SchedulerOutput") -> Any:
-        for req_id in scheduler_output.finished_req_ids:
-            self.trees.pop(req_id, None)
-        return super()._update_states(scheduler_output)
-
     def _prepare_inputs(
         self, scheduler_output: "SchedulerOutput", num_scheduled_tokens: "np.ndarray"
     ) -> Any:
@@ -346,15 +344,11 @@ class TreeRunnerMixin(GPUModelRunner):
         if isinstance(placed, Placed) and placed.trees is not None:
             self.stages.enter("place")
             self.pages.attach(attn_metadata, verify_rows(placed))
-            self.stages.enter("prepare")
         else:
             self.pages.attach_none()
-        return attn_metadata, common
-
-    def _model_forward(self, *args: Any, **kwargs: Any) -> Any:
-        # Till `execute_model` ends: only the logits follow.
+        # Till `execute_model` ends: the forward follows, and its logits.
         self.stages.enter("verify")
-        return super()._model_forward(*args, **kwargs)
+        return attn_metadata, common
 
     def _sample(
         self, logits: torch.Tensor, spec_decode_metadata: "SpecDecodeMetadata | None"
