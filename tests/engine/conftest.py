@@ -15,7 +15,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-from vllm import LLM
+from vllm import LLM, RequestOutput
 
 from vllm_eagle_pangu import demo_pair
 
@@ -34,12 +34,12 @@ class Engine:
 
     def generate(self, prompts: list[list[int]], **params) -> list[list[int]]:
         """Token ids of one completion per prompt; greedy unless told otherwise."""
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": prompt} for prompt in prompts],
-            sampling_params(**params),
-            use_tqdm=False,
-        )
-        return [list(output.outputs[0].token_ids) for output in outputs]
+        return [list(request.outputs[0].token_ids) for request in self.serve(prompts, **params)]
+
+    def serve(self, prompts: list[list[int]], **params) -> list[RequestOutput]:
+        """All that vLLM says of each prompt's request."""
+        prompts = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return self.llm.generate(prompts, sampling_params(**params), use_tqdm=False)
 
 
 def sampling_params(**params):

@@ -28,6 +28,12 @@ FLAT_KEYS = {
     "spec_tokens": "num_speculative_tokens",
 }
 
+# vLLM 0.32: the last block of a prefix that the cache has is computed anew for an EAGLE head, whose
+# row of a block's last token was read with another continuation's first. Ours reads as it goes, so
+# that is the one row in which its context may differ: drafts may, tokens do not, and no prompt
+# takes longer than plain decoding's.
+_KEEPS_BLOCK = "disable_eagle_block_drop"
+
 # By name: the configuration travels to other processes.
 _SCHEDULER = "vllm_eagle_pangu.engine.scheduler.TreeScheduler"
 
@@ -113,6 +119,8 @@ def _create_speculative_config(original: Callable, self: Any, *args: Any, **kwar
     tree, rest = _split(spec)
     # vLLM refuses more positions than the head was configured with, whatever its rope.
     length = rest.pop("max_model_len", None)
+    if _KEEPS_BLOCK in host_keys():
+        rest.setdefault(_KEEPS_BLOCK, True)
     try:
         # The original writes into the arguments.
         with lent(self, speculative_config=rest, **dict.fromkeys(FLAT_KEYS)):
