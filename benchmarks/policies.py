@@ -252,8 +252,8 @@ class Always(AdaptiveShapes):
         if not width:
             self.trees.widths, self.trees.held = self.trees.widths[-1:], self.trees.held[-1:]
 
-    def rests(self, batch: int) -> bool:
-        return False
+    def rests(self, batch: int, unasked: int = 0) -> int:
+        return 0
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         looks = self._looks(len(requests))

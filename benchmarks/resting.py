@@ -34,12 +34,12 @@ TOKENS, STEPS, WARM = 64, 30, 3
 class Resting(AdaptiveShapes):
     """Trees never pay, and are never looked at."""
 
-    def rests(self, batch: int) -> bool:
+    def rests(self, batch: int, unasked: int = 0) -> int:
         """See `TreePolicy`."""
         looks = self._looks(batch)
         looks.pays = looks.looking = False
         looks.plans = look_steps(batch)
-        return super().rests(batch)
+        return super().rests(batch, unasked)
 
 
 def serve(engines: list[Engine], asked: list[Any], clients: int, rounds: int) -> list[np.ndarray]:

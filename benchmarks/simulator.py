@@ -73,6 +73,8 @@ class Service:
         self.texts = list(zip(ends - recorded["lengths"], ends - 1, strict=True))
         self.machine, self.oracle, self.random = machine, oracle, random.Random(0)
         self.emitted = 0
+        # Further steps of a rest that may pass unasked; those that did since one was asked for.
+        self.further = self.unasked = 0
         self.become(batch)
 
     def become(self, batch: int) -> None:
@@ -105,6 +107,8 @@ class Service:
             seconds["verify"] = takes("forward", *forward) if drafted else takes("plain", batch)
         if verified or drafted:
             seconds["other"] = takes("rest", max(verified, drafted))
+        if self.unasked:
+            return
         policy.observe(StepReport(batch, rows, asked, [], trees, paths, seconds, rows - batch))
 
     def _walk(self, trees: TreeBatch) -> AcceptedPaths:
@@ -115,11 +119,19 @@ class Service:
         draws = behind.masked_fill(ended, -1).gather(1, trees.depth)
         return OPS.tree_accept(trees.tokens, trees.parent, trees.valid, draws, SHAPE.depth)
 
+    def _rests(self, policy: TreePolicy) -> bool:
+        if self.further:
+            self.further, self.unasked = self.further - 1, self.unasked + 1
+            return True
+        steps = policy.rests(len(self.at), self.unasked)
+        self.further, self.unasked = max(steps - 1, 0), 0
+        return steps > 0
+
     def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> int:
         """How many trees were drafted; those without nodes are not verified."""
         able = np.flatnonzero(self.at < self.last)
         views = _views(able)
-        rests = self.trees is None and policy.rests(len(self.at))
+        rests = self.trees is None and self._rests(policy)
         plan = [None] * len(views) if rests or not views else policy.plan(views)
         chosen = [shape is not None for shape in plan]
         self.trees, self.drafted = None, able[np.array(chosen, bool)]

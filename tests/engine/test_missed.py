@@ -3,6 +3,7 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,7 +40,7 @@ def test_a_prefix_starts_behind_the_last_slot_that_was_missed(seed):
                 slots.append(table[position // SIZE] * SIZE + position % SIZE)
                 lengths[request] = position + 1
         if choose.random() < 0.3:
-            missed.add(torch.tensor(slots), SIZE)
+            missed.add(np.array(slots), SIZE)
             holes |= set(slots)
         else:
             missed.read(torch.tensor([*slots, -1]))
@@ -75,12 +76,14 @@ class NowAndThen(TreePolicy):
 
     def __init__(self) -> None:
         self.random, self.left, self.kind = random.Random(0), 0, 0
-        self.planned = [0, 0, 0]
+        self.planned, self.unasked = [0, 0, 0], 0
         # Whether all nodes of a tree could be drafted: what is NaN is no node.
         self.whole = []
 
-    def rests(self, batch):
-        return self.kind == 2
+    def rests(self, batch, unasked=0):
+        self.unasked += unasked
+        self.left -= unasked
+        return self.random.choice((1, 2, 7)) if self.kind == 2 else 0
 
     def plan(self, requests):
         return [SHAPE if self.kind == 1 else None] * len(requests)
@@ -91,7 +94,7 @@ class NowAndThen(TreePolicy):
         return trees
 
     def observe(self, report):
-        if not self.left:
+        if self.left <= 0:
             self.kind, self.left = self.random.randrange(3), self.random.randint(1, 9)
         self.left -= 1
         self.planned[self.kind] += 1
@@ -143,5 +146,6 @@ def test_no_draft_attends_what_was_missed_and_no_token_changes(
             trees.runner.stages.observers += (Observer(),)
         assert trees.generate(prompts, max_tokens=40) == expected
     assert min(policy.planned) > 25
+    assert bool(policy.unasked) != watched
     assert len(policy.whole) > 50 and all(policy.whole)
     assert looked and None not in looked, "in a step without trees the target's layers are vLLM's"

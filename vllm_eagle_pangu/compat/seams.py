@@ -206,7 +206,6 @@ _TABLE = """
     vllm.v1.worker.cpu_model_runner = CPUModelRunner
     vllm.v1.worker.cpu_worker = CPUModelRunner CPUWorker
     vllm.v1.worker.gpu_input_batch:InputBatch = generators
-    vllm.v1.worker.gpu_model_runner:GPUModelRunner = _bookkeeping_sync
 
     [vllm 0.32 cpu]
     vllm.v1.attention.backends.cpu_attn:CPUAttentionBackendImpl = do_kv_cache_update

@@ -55,8 +55,9 @@ LOOK_DEEPER, WIDEST, USUAL, NARROWEST = 32, 0, 8, 16
 # A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a CPU the first
 # matrix product of a number of rows takes several times as long as later ones.
 FEW, MULTIPLE = 16, 8
-# From so many steps of a rest at once is learnt: behind a forward even little work takes long.
-TOGETHER = 64
+# Of a rest's steps, all at first, one of so many is told, not a power of 2, as requests often are
+# as long; and from so many at once is learnt: behind a forward even little work takes long.
+TOLD, TOGETHER = 15, 16
 # Of about one size are batches that are so near to one, in halvings: requests come and go, and what
 # was decided of them is not decided again whenever one does.
 NEAR = 0.75
@@ -108,8 +109,9 @@ class AdaptiveShapes:
         # Plans since the drafter last missed what a step committed, and since which plan nobody
         # has wanted it to know.
         self._followed, self._wanted = FOLLOWED, 0
-        # What steps of a rest were, as far as nothing was learnt from them yet; whether there can
-        # be any, and how many more come soon after others.
+        # Steps of the rest; what they were, as far as nothing was learnt from them yet; whether
+        # there can be any, and how many more come soon after others.
+        self._resting = 0
         self._rested: list[StepReport] = []
         self._may_rest, self._soon = False, 0
         # By the power of 2 that the batch is about; of the one whose trees are being looked at.
@@ -127,8 +129,10 @@ class AdaptiveShapes:
         """What trees of late held."""
         return self.speeds.trees
 
-    def rests(self, batch: int) -> bool:
+    def rests(self, batch: int, unasked: int = 0) -> int:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""
+        if unasked:
+            self._rest(self._looks_of[self._power], unasked)
         looks = self._looks(batch)
         self._may_rest = True
         if looks.tries and looks.plans >= looks.pause:
@@ -139,15 +143,23 @@ class AdaptiveShapes:
         # Whoever was drafted for of late may be again, in a batch of another size.
         wanted = looks.drafts or self._plans - self._wanted <= FOLLOWED
         if wanted or looks.plans >= looks.pause:
-            return False
-        self._plans += 1
-        looks.plans += 1
+            return 0
+        self._rest(looks, 1)
         self._followed = 0
-        return True
+        if self._resting <= TRIAL:
+            return 1
+        return min(TOLD, 1 + looks.pause - looks.plans)
+
+    def _rest(self, looks: Looks, steps: int) -> None:
+        """Another so many."""
+        self._plans += steps
+        looks.plans += steps
+        self._resting += steps
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""
         self._learn_of_rest()
+        self._resting = 0
         batch = len(requests)
         self._plans += 1
         self._bins.clear()

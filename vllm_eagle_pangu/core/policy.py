@@ -35,10 +35,13 @@ class StepReport:
 class TreePolicy(Protocol):
     """Chooses shapes, none larger than the engine's configured one."""
 
-    def rests(self, batch: int) -> bool:
-        """Asked before a step of so many requests that verifies no tree: whether nobody will have
-        one for many steps. The drafter need not follow then, and no tree is planned: no."""
-        return False
+    def rests(self, batch: int, unasked: int = 0) -> int:
+        """Asked before a step of so many requests that verifies no tree: for how many of such
+        steps, this one among them, nobody will have one: 0. The drafter need not follow then, and
+        no tree is planned. Of this step `observe` is told; the others may pass with no word, each
+        of them counted in `unasked` when the next one is asked for.
+        """
+        return 0
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """A shape for each of the requests that can be drafted for; None for no tree."""

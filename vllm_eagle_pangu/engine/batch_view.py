@@ -3,8 +3,6 @@
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.step.view import BatchView
 
@@ -20,7 +18,9 @@ def view_of(runner: "GPUModelRunner", has_trees: bool) -> BatchView:
     count = batch.num_reqs
     query_start = runner.query_start_loc.np[: count + 1].copy()
     rows = int(query_start[-1])
-    positions, slots = runner.positions[:rows], slots_of(runner, rows)
+    tables = batch.block_table.block_tables
+    positions = runner.positions[:rows]
+    slots = {group: table.slot_mapping.gpu[:rows] for group, table in enumerate(tables)}
     if has_trees:
         positions = positions.clone()
         slots = {group: of_rows.clone() for group, of_rows in slots.items()}
@@ -32,17 +32,8 @@ def view_of(runner: "GPUModelRunner", has_trees: bool) -> BatchView:
         positions=positions,
         query_start=runner.query_start_loc.gpu[: count + 1],
         slots={group: of_rows.long() for group, of_rows in slots.items()},
-        block_tables={
-            group: table.block_table.gpu[:count]
-            for group, table in enumerate(batch.block_table.block_tables)
-        },
+        block_tables={group: table.block_table.gpu[:count] for group, table in enumerate(tables)},
     )
-
-
-def slots_of(runner: "GPUModelRunner", rows: int) -> dict[int, torch.Tensor]:
-    """By KV cache group, `[rows]` slots that the batch's rows are written to."""
-    tables = runner.input_batch.block_table.block_tables
-    return {group: table.slot_mapping.gpu[:rows] for group, table in enumerate(tables)}
 
 
 def _requests(runner: "GPUModelRunner", count: int) -> list[RequestView]:

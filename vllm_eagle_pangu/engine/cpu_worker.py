@@ -4,7 +4,7 @@
 from typing import Any
 
 import vllm.v1.worker.cpu_worker as vllm_cpu_worker
-from vllm.v1.outputs import SamplerOutput
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 from vllm_eagle_pangu.engine.draft_head import DraftHead
@@ -31,17 +31,15 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
     #   over. So the first draw is the first emitted token's, as without chunks.
     # Upstream: GPUModelRunner._bookkeeping_sync, vllm/v1/worker/gpu_model_runner.py.
     # Remove when: vLLM rewinds CPU generators itself.
-    def _sample(self, *args: Any, **kwargs: Any) -> SamplerOutput:
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> ModelRunnerOutput:
+        """See `TreeRunnerMixin`."""
         generators = self.input_batch.generators
         discarded = [request for request in generators if self.discard_request_mask.np[request]]
-        self._set_aside = {request: generators.pop(request) for request in discarded}
-        return super()._sample(*args, **kwargs)
-
-    def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
+        set_aside = {request: generators.pop(request) for request in discarded}
         try:
-            return super()._bookkeeping_sync(*args, **kwargs)
+            return super().sample_tokens(*args, **kwargs)
         finally:
-            self.input_batch.generators.update(self._set_aside)
+            generators.update(set_aside)
 
 
 class TreeCPUWorker(TreeWorkerMixin, vllm_cpu_worker.CPUWorker):

@@ -7,7 +7,7 @@ draws, walks and commits, and `propose_draft_token_ids`, which drafts, or leaves
 `take_draft_token_ids`, by when vLLM has handed on what the step emitted. Everything else is vLLM's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -23,7 +23,7 @@ from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes, row_counts
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import TreePolicy
-from vllm_eagle_pangu.engine.batch_view import slots_of, view_of
+from vllm_eagle_pangu.engine.batch_view import view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds, run_once
 from vllm_eagle_pangu.engine.loaded_layers import (
@@ -35,6 +35,7 @@ from vllm_eagle_pangu.engine.sampling import draw
 from vllm_eagle_pangu.engine.step_memory import StepMemory
 from vllm_eagle_pangu.engine.target_pages import TargetPages
 from vllm_eagle_pangu.engine.tracer import StepTracer
+from vllm_eagle_pangu.engine.unasked import UnaskedSteps
 from vllm_eagle_pangu.env import forced_eager_attention
 from vllm_eagle_pangu.kernels.tree_prune import tree_prune
 from vllm_eagle_pangu.step.accept import Accepted, Unseen
@@ -104,12 +105,13 @@ class TreeRunnerMixin(GPUModelRunner):
             implementation, self.attention_implementation(), check=self.reference_mode
         )
         self.stages = Stages(Checks(self.reference_mode))
-        # By request, the tree that was drafted for it and that no step has verified yet.
+        # By request, the tree that the last step drafted for it.
         self.trees: dict[str, PendingTree] = {}
         # The step between two calls of vLLM's: its last result.
         self.in_flight: Placed | Accepted | Undrafted | Unseen | None = None
         # Whether no tree is in sight, so that the drafter misses the step that runs.
         self.rests = False
+        self.unasked = UnaskedSteps(self)
         trace = config.trace()
         self.tracer = None if trace is None else StepTracer(self, trace)
         if self.tracer is not None:
@@ -247,25 +249,38 @@ class TreeRunnerMixin(GPUModelRunner):
     def execute_model(
         self, scheduler_output: "SchedulerOutput", *args: Any, **kwargs: Any
     ) -> "ModelRunnerOutput | None":
+        if self.unasked.left:
+            if self.unasked.covers(scheduler_output):
+                return self._pass(scheduler_output, *args, **kwargs)
+            self.unasked.end()
+            self.stages.resume()
         # Nobody asked for the last step's drafts: the drafter has to know its tokens all the same.
         self._draft_late()
-        new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
-        finished = list(scheduler_output.finished_req_ids)
-        for req_id in finished:
-            self.trees.pop(req_id, None)
-        self.stages.begin(new, finished)
-        has_trees = any(scheduler_output.scheduled_spec_decode_tokens.values())
         batch = len(scheduler_output.num_scheduled_tokens)
-        rows = scheduler_output.total_num_scheduled_tokens
-        may_rest = batch > 0 and not has_trees and self.step.drafter.may_miss
-        self.rests = may_rest and self.step.policy.rests(batch)
+        new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
+        self.stages.begin(new, list(scheduler_output.finished_req_ids))
+        may_rest = batch > 0 and not self.trees and self.step.drafter.may_miss_in is not None
+        steps = self.step.policy.rests(batch, self.unasked.count()) if may_rest else 0
+        self.rests = steps > 0
         unseen = self.rests and not self.stages.observers
-        self.in_flight = Unseen(batch, rows) if unseen else None
+        rows = scheduler_output.total_num_scheduled_tokens
+        self.in_flight = Unseen(batch, rows, steps - 1) if unseen else None
         output = self._watched(super().execute_model, scheduler_output, *args, **kwargs)
         self.stages.enter("other")
         return output
 
+    def _pass(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput | None":
+        """A step of a rest of which nobody is told."""
+        output = super().execute_model(*args, **kwargs)
+        self.unasked.passed()
+        return output
+
     def sample_tokens(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput":
+        if self.unasked.ends:
+            output = super().sample_tokens(*args, **kwargs)
+            self.unasked.end()
+            self.stages.resume()
+            return output
         output = self._watched(super().sample_tokens, *args, **kwargs)
         if isinstance(self.in_flight, Undrafted):
             self.stages.enter("between")
@@ -290,6 +305,8 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _end(self, step: Accepted | Unseen) -> None:
         self.step.policy.observe(self.stages.end(step))
+        if isinstance(step, Unseen):
+            self.unasked.begin(step.batch, step.further)
 
     def _watched(self, half: Callable[..., Output], *args: Any, **kwargs: Any) -> Output:
         """A half of vLLM's step: observers learn of its failure; one that passes unseen is plain
@@ -310,7 +327,7 @@ class TreeRunnerMixin(GPUModelRunner):
     ) -> Any:
         if isinstance(self.in_flight, Unseen):
             prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
-            self.step.drafter.miss(slots_of(self, self.in_flight.rows))
+            self._miss(self.in_flight.rows)
             return prepared
         self.stages.enter("prepare")
         # Without trees it is a plain batch, which vLLM prepares so where nobody speculates.
@@ -319,12 +336,29 @@ class TreeRunnerMixin(GPUModelRunner):
             prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self.stages.enter("place")
         trees = self._scheduled_trees(scheduler_output)
+        self.trees.clear()
         placed = self.step.before(view_of(self, bool(trees)), trees)
         if placed.trees is not None:
             self._write_tree_rows(placed.trees)
         self.in_flight = placed
         self.stages.enter("prepare")
         return prepared
+
+    def _miss(self, rows: int) -> None:
+        """The drafter does without what the step's `rows` write."""
+        self.step.drafter.miss(self.host_slots()[:rows])
+
+    def host_slots(self) -> "np.ndarray":
+        """Where the last batch's rows were written to, in the group in which they may be missed;
+        behind them, whatever is there."""
+        group = self.step.drafter.may_miss_in
+        assert group is not None
+        slots: np.ndarray = self.input_batch.block_table.block_tables[group].slot_mapping.np
+        return slots
+
+    def vllm_methods(self, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+        """What these are where nobody overrides them."""
+        return {name: getattr(super(TreeRunnerMixin, self), name) for name in names}
 
     def _scheduled_trees(self, scheduler_output: "SchedulerOutput") -> list[ScheduledTree]:
         drafts = scheduler_output.scheduled_spec_decode_tokens
@@ -408,7 +442,7 @@ class TreeRunnerMixin(GPUModelRunner):
     def _draft(self, step: Undrafted) -> list[list[int]]:
         drafted = Drafted()
         if self.rests:
-            self.step.drafter.miss(step.accepted.placed.view.slots)
+            self._miss(step.accepted.placed.view.rows)
         else:
             drafted = self.step.draft(step.accepted, step.target)
         tokens = self._store_trees(drafted)

@@ -53,10 +53,14 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Unseen:
-    """A step of a rest that nobody watches, `rows` tokens of `batch` requests: no stage runs."""
+    """A step of a rest that nobody watches, `rows` tokens of `batch` requests: no stage runs.
+
+    `further`: how many alike may follow unasked.
+    """
 
     batch: int
     rows: int
+    further: int
 
     def report(self, seconds: Mapping[str, float]) -> StepReport:
         """See `Accepted`."""

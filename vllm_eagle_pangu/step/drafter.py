@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafters: what grows the next trees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import torch
+import numpy as np
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import TreePolicy
@@ -38,13 +38,14 @@ class Drafter(Protocol[State]):
         ...
 
     @property
-    def may_miss(self) -> bool:
-        """Whether it can do without what some steps commit."""
-        return False
+    def may_miss_in(self) -> int | None:
+        """The KV cache group of whose slots it must know if it is to do without what some steps
+        commit; None: it cannot. For one on the host."""
+        return None
 
-    def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
-        """In place of `extend`, where no tree is in sight: what the step writes into `slots: [N]`,
-        by KV cache group, is left out, at the price of worse trees for the same texts later."""
+    def miss(self, slots: np.ndarray) -> None:
+        """In place of `extend`, where no tree is in sight: what steps write into `slots: [N]`, one
+        step behind the other, is left out, at the price of worse trees for the same texts later."""
 
 
 def planned(drafter: Drafter[Any], policy: TreePolicy, accepted: Accepted) -> dict[int, TreeShape]:
@@ -76,13 +77,13 @@ class Eagle3Drafter:
         return extend(accepted, target, requests, self.unread, head, limits, self.ops)
 
     @property
-    def may_miss(self) -> bool:
+    def may_miss_in(self) -> int | None:
         """See `Drafter`. A head of one layer never attends what it missed."""
-        return self.head.rowwise
+        return self.head.group if self.head.rowwise else None
 
-    def miss(self, slots: Mapping[int, torch.Tensor]) -> None:
+    def miss(self, slots: np.ndarray) -> None:
         """See `Drafter`."""
-        self.unread.miss(slots[self.head.group], self.head)
+        self.unread.miss(slots, self.head)
 
     def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""

@@ -27,10 +27,10 @@ class Missed:
         """Whether anything was missed that may be attended."""
         return self._any or bool(self._new)
 
-    def add(self, slots: torch.Tensor, page_size: int) -> None:
+    def add(self, slots: np.ndarray, page_size: int) -> None:
         """Rows in `slots: [n]` are not read, those of a request one behind the other."""
         self.page_size = page_size
-        self._new.append(slots.numpy().copy())
+        self._new.append(slots.copy())
         if len(self._new) == TOGETHER:
             self._count()
 

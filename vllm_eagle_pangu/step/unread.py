@@ -64,7 +64,7 @@ class Unread:
         self.count = self._steps = 0
         return head.read(tokens, positions, slots, self._taps[:rows])
 
-    def miss(self, slots: torch.Tensor, head: Head) -> None:
+    def miss(self, slots: np.ndarray, head: Head) -> None:
         """A step's rows in `slots: [n]` will not be read."""
         if self.count:
             self.read(head)

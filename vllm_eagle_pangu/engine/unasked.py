@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of a rest that pass as plain decoding's, with nobody asked and nobody told."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+
+# What a step calls, in every line of vLLM.
+_OF_A_STEP = {"_prepare_inputs", "_build_attention_metadata", "_sample", "sample_tokens"}
+
+
+class UnaskedSteps:
+    """Up to `left` more steps in which as many requests decode as in the last one.
+
+    In these the runner's methods make way for vLLM's own. Behind a forward, which leaves little in
+    the caches, even a method that only calls on takes some microseconds: all of them, and all that
+    they call, 1 or 2 % of a small model's step.
+    """
+
+    def __init__(self, runner: "TreeRunnerMixin") -> None:
+        self.runner = runner
+        self.left = self._batch = 0
+        self._own = runner.speculative_config
+        # Steps since they were last counted.
+        self._passed = 0
+        # Where rows are written to, and where those of the steps were, which the drafter misses.
+        self._slots, self._written = np.zeros(0), list[np.ndarray]()
+
+    def begin(self, batch: int, steps: int) -> None:
+        """Up to `steps` of `batch` requests come next; no draft of the last one is left."""
+        if not steps:
+            return
+        runner = self.runner
+        self.left, self._batch, self._slots = steps, batch, runner.host_slots()
+        # As where nobody speculates.
+        self._own, runner.speculative_config = runner.speculative_config, None
+        for name, method in runner.vllm_methods(_OF_A_STEP).items():
+            setattr(runner, name, method)
+
+    def covers(self, step: "SchedulerOutput") -> bool:
+        """Whether `step` is one of them: none that reads prompts."""
+        rows = step.total_num_scheduled_tokens
+        return rows == self._batch == len(step.num_scheduled_tokens)
+
+    def passed(self) -> None:
+        """Another one's forward was called for; its tokens are still to be drawn."""
+        self._written.append(self._slots[: self._batch].copy())
+        self.left -= 1
+        if not self.left:
+            del self.runner.sample_tokens
+
+    @property
+    def ends(self) -> bool:
+        """Whether the last one is to draw its tokens."""
+        return not self.left and bool(self._written)
+
+    def end(self) -> None:
+        """They are over, or what comes next is none of them."""
+        runner = self.runner
+        runner.speculative_config = self._own
+        for name in vars(runner).keys() & _OF_A_STEP:
+            delattr(runner, name)
+        self.left, self._passed = 0, self._passed + len(self._written)
+        if self._written:
+            runner.step.drafter.miss(np.concatenate(self._written))
+            self._written.clear()
+
+    def count(self) -> int:
+        """How many there were since this was last asked for."""
+        passed, self._passed = self._passed, 0
+        return passed
