@@ -79,6 +79,8 @@ class NowAndThen(TreePolicy):
         self.planned, self.unasked = [0, 0, 0], 0
         # Whether all nodes of a tree could be drafted: what is NaN is no node.
         self.whole = []
+        # Whether steps were told what drawing took: what others save is reckoned beside it.
+        self.drew = set()
 
     def rests(self, batch, unasked=0):
         self.unasked += unasked
@@ -94,6 +96,7 @@ class NowAndThen(TreePolicy):
         return trees
 
     def observe(self, report):
+        self.drew.add("draw" in report.seconds)
         if self.left <= 0:
             self.kind, self.left = self.random.randrange(3), self.random.randint(1, 9)
         self.left -= 1
@@ -145,7 +148,7 @@ def test_no_draft_attends_what_was_missed_and_no_token_changes(
         if watched:
             trees.runner.stages.observers += (Observer(),)
         assert trees.generate(prompts, max_tokens=40) == expected
-    assert min(policy.planned) > 25
+    assert min(policy.planned) > 25 and policy.drew == {True}
     assert bool(policy.unasked) != watched
     assert len(policy.whole) > 50 and all(policy.whole)
     assert looked and None not in looked, "in a step without trees the target's layers are vLLM's"

@@ -131,7 +131,7 @@ class AdaptiveShapes:
 
     def rests(self, batch: int, unasked: int = 0) -> int:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""
-        if unasked:
+        if self._may_rest:
             self._rest(self._looks_of[self._power], unasked)
         looks = self._looks(batch)
         self._may_rest = True
@@ -151,7 +151,7 @@ class AdaptiveShapes:
         return min(TOLD, 1 + looks.pause - looks.plans)
 
     def _rest(self, looks: Looks, steps: int) -> None:
-        """Another so many."""
+        """Another so many in which the drafter misses what is committed."""
         self._plans += steps
         looks.plans += steps
         self._resting += steps

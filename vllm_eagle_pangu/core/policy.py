@@ -37,9 +37,9 @@ class TreePolicy(Protocol):
 
     def rests(self, batch: int, unasked: int = 0) -> int:
         """Asked before a step of so many requests that verifies no tree: for how many of such
-        steps, this one among them, nobody will have one: 0. The drafter need not follow then, and
-        no tree is planned. Of this step `observe` is told; the others may pass with no word, each
-        of them counted in `unasked` when the next one is asked for.
+        steps, this one among them, nobody will have one. The drafter need not follow then, and no
+        tree is planned. `observe` is told of this step; the others may pass with no word, and are
+        counted in `unasked` when it is asked again. Unless overridden, 0.
         """
         return 0
 

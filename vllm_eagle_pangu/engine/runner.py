@@ -388,9 +388,11 @@ class TreeRunnerMixin(GPUModelRunner):
         self, logits: torch.Tensor, spec_decode_metadata: "SpecDecodeMetadata | None"
     ) -> SamplerOutput:
         placed = self.in_flight
-        if not isinstance(placed, Placed):
-            return super()._sample(logits, spec_decode_metadata)
         self.stages.enter("draw")
+        if not isinstance(placed, Placed):
+            output = super()._sample(logits, spec_decode_metadata)
+            self.stages.enter("other")
+            return output
         params = RequestSampling.of_step(self.input_batch)
         if placed.trees is None:
             output = self.sampler(logits=logits, sampling_metadata=params.by_request())
