@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU worker: vLLM's, with a model runner that decodes trees."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import vllm.v1.worker.cpu_worker as vllm_cpu_worker
 from vllm.v1.outputs import ModelRunnerOutput
@@ -11,6 +11,9 @@ from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.llama_head import LlamaHead, is_plain_llama
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 from vllm_eagle_pangu.engine.worker import TreeWorkerMixin
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
 
 
 class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
@@ -40,6 +43,12 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
             return super().sample_tokens(*args, **kwargs)
         finally:
             generators.update(set_aside)
+
+    def reads_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
+        """See `TreeRunnerMixin`: where no draw is taken back, as nobody has a generator."""
+        new = [request.sampling_params for request in scheduler_output.scheduled_new_reqs]
+        seeded = any(params is not None and params.seed is not None for params in new)
+        return not seeded and not self.input_batch.generators
 
 
 class TreeCPUWorker(TreeWorkerMixin, vllm_cpu_worker.CPUWorker):

@@ -251,7 +251,9 @@ class TreeRunnerMixin(GPUModelRunner):
     ) -> "ModelRunnerOutput | None":
         if self.unasked.left:
             if self.unasked.covers(scheduler_output):
-                return self._pass(scheduler_output, *args, **kwargs)
+                output = super().execute_model(scheduler_output, *args, **kwargs)
+                self.unasked.passed(scheduler_output.total_num_scheduled_tokens)
+                return output
             self.unasked.end()
             self.stages.resume()
         # Nobody asked for the last step's drafts: the drafter has to know its tokens all the same.
@@ -267,12 +269,6 @@ class TreeRunnerMixin(GPUModelRunner):
         self.in_flight = Unseen(batch, rows, steps - 1) if unseen else None
         output = self._watched(super().execute_model, scheduler_output, *args, **kwargs)
         self.stages.enter("other")
-        return output
-
-    def _pass(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput | None":
-        """A step of a rest of which nobody is told."""
-        output = super().execute_model(*args, **kwargs)
-        self.unasked.passed()
         return output
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> "ModelRunnerOutput":
@@ -355,6 +351,10 @@ class TreeRunnerMixin(GPUModelRunner):
         assert group is not None
         slots: np.ndarray = self.input_batch.block_table.block_tables[group].slot_mapping.np
         return slots
+
+    def reads_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
+        """Whether vLLM's methods alone do what a step takes that reads prompts, without trees."""
+        return True
 
     def vllm_methods(self, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
         """What these are where nobody overrides them."""

@@ -15,7 +15,7 @@ _OF_A_STEP = {"_prepare_inputs", "_build_attention_metadata", "_sample", "sample
 
 
 class UnaskedSteps:
-    """Up to `left` more steps in which as many requests decode as in the last one.
+    """Up to `left` more steps of as many requests as the last one.
 
     In these the runner's methods make way for vLLM's own. Behind a forward, which leaves little in
     the caches, even a method that only calls on takes some microseconds: all of them, and all that
@@ -43,13 +43,14 @@ class UnaskedSteps:
             setattr(runner, name, method)
 
     def covers(self, step: "SchedulerOutput") -> bool:
-        """Whether `step` is one of them: none that reads prompts."""
-        rows = step.total_num_scheduled_tokens
-        return rows == self._batch == len(step.num_scheduled_tokens)
+        """Whether `step` is one of them; of those that read prompts, whether vLLM's methods do."""
+        if len(step.num_scheduled_tokens) != self._batch:
+            return False
+        return step.total_num_scheduled_tokens == self._batch or self.runner.reads_as_vllm(step)
 
-    def passed(self) -> None:
+    def passed(self, rows: int) -> None:
         """Another one's forward was called for; its tokens are still to be drawn."""
-        self._written.append(self._slots[: self._batch].copy())
+        self._written.append(self._slots[:rows].copy())
         self.left -= 1
         if not self.left:
             del self.runner.sample_tokens
