@@ -349,7 +349,8 @@ class TreeRunnerMixin(GPUModelRunner):
         behind them, whatever is there."""
         group = self.step.drafter.may_miss_in
         assert group is not None
-        slots: np.ndarray = self.input_batch.block_table.block_tables[group].slot_mapping.np
+        table = self.input_batch.block_table.block_tables[group]
+        slots: np.ndarray = table.slot_mapping.gpu.numpy()
         return slots
 
     def reads_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
