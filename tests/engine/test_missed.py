@@ -104,6 +104,34 @@ class NowAndThen(TreePolicy):
         self.planned[self.kind] += 1
 
 
+class Rests(TreePolicy):
+    """Trees for nobody, and hardly a step that is asked for."""
+
+    def rests(self, batch, unasked=0):
+        return 7
+
+    def plan(self, requests):
+        raise AssertionError("it rests")
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(vllm.__version__.startswith("0.23"), reason="0.23's CPU sampler ignores seeds")
+def test_seeded_prompts_that_are_read_row_by_row_in_a_rest_draw_as_in_one_piece(
+    engine, tiny_pangu, tiny_head, tree_config_of
+):
+    """Regression: such a chunk looks like a decoded token, but its draw is to be taken back."""
+    random.seed(1)
+    prompts = [[random.randrange(3, 250) for _ in range(9 + 4 * n)] for n in range(6)]
+    asked = {"temperature": 1.0, "seed": 5, "max_tokens": 30}
+    small = {"max_model_len": 256, "max_num_seqs": 3}
+    with engine(tiny_pangu, None, **small) as plain:
+        expected = plain.generate(prompts, **asked)
+    spec = tree_config_of(tiny_head, (1, 1, 1))
+    with engine(tiny_pangu, spec, **small, max_num_batched_tokens=3) as trees:
+        trees.runner.step.policy = Rests()
+        assert trees.generate(prompts, **asked) == expected
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize(("window", "watched"), [(None, False), (None, True), (12, False)])
 def test_no_draft_attends_what_was_missed_and_no_token_changes(

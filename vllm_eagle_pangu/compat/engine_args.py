@@ -30,8 +30,8 @@ FLAT_KEYS = {
 
 # vLLM 0.32: the last block of a prefix that the cache has is computed anew for an EAGLE head, whose
 # row of a block's last token was read with another continuation's first. Ours reads as it goes, so
-# that is the one row in which its context may differ: drafts may, tokens do not, and no prompt
-# takes longer than plain decoding's.
+# that is the one row in which its context may differ: drafts may, tokens do not, and as much of a
+# prompt is found as under plain decoding.
 _KEEPS_BLOCK = "disable_eagle_block_drop"
 
 # By name: the configuration travels to other processes.

@@ -44,8 +44,9 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
         finally:
             generators.update(set_aside)
 
-    def reads_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
-        """See `TreeRunnerMixin`: where no draw is taken back, as nobody has a generator."""
+    def does_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
+        """See `TreeRunnerMixin`: where no draw is taken back, as nobody has a generator. A prompt's
+        chunk may be of one row, as what is decoded."""
         new = [request.sampling_params for request in scheduler_output.scheduled_new_reqs]
         seeded = any(params is not None and params.seed is not None for params in new)
         return not seeded and not self.input_batch.generators

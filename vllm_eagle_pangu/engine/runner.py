@@ -353,8 +353,8 @@ class TreeRunnerMixin(GPUModelRunner):
         slots: np.ndarray = table.slot_mapping.gpu.numpy()
         return slots
 
-    def reads_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
-        """Whether vLLM's methods alone do what a step takes that reads prompts, without trees."""
+    def does_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
+        """Whether vLLM's methods alone do all that a step without trees takes."""
         return True
 
     def vllm_methods(self, names: Iterable[str]) -> dict[str, Callable[..., Any]]:

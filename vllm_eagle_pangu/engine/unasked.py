@@ -43,10 +43,8 @@ class UnaskedSteps:
             setattr(runner, name, method)
 
     def covers(self, step: "SchedulerOutput") -> bool:
-        """Whether `step` is one of them; of those that read prompts, whether vLLM's methods do."""
-        if len(step.num_scheduled_tokens) != self._batch:
-            return False
-        return step.total_num_scheduled_tokens == self._batch or self.runner.reads_as_vllm(step)
+        """Whether `step` is one of them, for which vLLM's methods do."""
+        return len(step.num_scheduled_tokens) == self._batch and self.runner.does_as_vllm(step)
 
     def passed(self, rows: int) -> None:
         """Another one's forward was called for; its tokens are still to be drawn."""
