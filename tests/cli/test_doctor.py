@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from vllm_eagle_pangu.doctor import ladder, ops, pair, versions
+from vllm_eagle_pangu.doctor import ladder, machine, ops, pair, versions
 from vllm_eagle_pangu.doctor.child import findings_of
+from vllm_eagle_pangu.doctor.device import CPU
 from vllm_eagle_pangu.doctor.finding import OK, TRAP, WRONG
 from vllm_eagle_pangu.kernels import tree_build
 from vllm_eagle_pangu.serving import needs
@@ -276,6 +277,16 @@ def test_ops_without_a_compiler_say_so(run_python, tmp_path):
     assert done.stdout.count("g++ is not on PATH") == 2
     program = "from vllm_eagle_pangu.doctor import machine; print(machine.compiler().line())"
     assert run_python("-c", program, PATH="").stdout.startswith(f"{WRONG} compiler")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [("avx2 fma", True), ("avx2 avx512f", True), ("avx512f avx512_bf16", False), ("", False)],
+)
+def test_a_cpu_without_bfloat16_is_told_of_float32(monkeypatch, flags, told):
+    monkeypatch.setattr(machine, "cpu_info", lambda: f"processor : 0\nflags : {flags}\n")
+    found = {each.name: each for each in machine.facts(CPU)}[CPU]
+    assert ("--dtype=float32" in found.text) == told
 
 
 def test_a_pair_is_refused_in_the_words_of_a_servers_start():

@@ -107,7 +107,11 @@ class NowAndThen(TreePolicy):
 class Rests(TreePolicy):
     """Trees for nobody, and hardly a step that is asked for."""
 
+    def __init__(self) -> None:
+        self.asked = self.unasked = 0
+
     def rests(self, batch, unasked=0):
+        self.asked, self.unasked = self.asked + 1, self.unasked + unasked
         return 7
 
     def plan(self, requests):
@@ -116,10 +120,12 @@ class Rests(TreePolicy):
 
 @pytest.mark.engine
 @pytest.mark.skipif(vllm.__version__.startswith("0.23"), reason="0.23's CPU sampler ignores seeds")
-def test_seeded_prompts_that_are_read_row_by_row_in_a_rest_draw_as_in_one_piece(
-    engine, tiny_pangu, tiny_head, tree_config_of
+@pytest.mark.parametrize("rows", [3, 64])
+def test_seeded_prompts_that_are_read_in_a_rest_draw_as_in_one_piece(
+    engine, tiny_pangu, tiny_head, tree_config_of, rows
 ):
-    """Regression: such a chunk looks like a decoded token, but its draw is to be taken back."""
+    """Regression: a chunk of one row looks like a decoded token, but its draw is to be taken back.
+    What is decoded, and prompts that are read to their end, pass unasked."""
     random.seed(1)
     prompts = [[random.randrange(3, 250) for _ in range(9 + 4 * n)] for n in range(6)]
     asked = {"temperature": 1.0, "seed": 5, "max_tokens": 30}
@@ -127,9 +133,11 @@ def test_seeded_prompts_that_are_read_row_by_row_in_a_rest_draw_as_in_one_piece(
     with engine(tiny_pangu, None, **small) as plain:
         expected = plain.generate(prompts, **asked)
     spec = tree_config_of(tiny_head, (1, 1, 1))
-    with engine(tiny_pangu, spec, **small, max_num_batched_tokens=3) as trees:
-        trees.runner.step.policy = Rests()
+    with engine(tiny_pangu, spec, **small, max_num_batched_tokens=rows) as trees:
+        trees.runner.step.policy = policy = Rests()
         assert trees.generate(prompts, **asked) == expected
+    assert policy.unasked > 20
+    assert rows == 3 or policy.unasked > 3 * policy.asked, (policy.unasked, policy.asked)
 
 
 @pytest.mark.engine

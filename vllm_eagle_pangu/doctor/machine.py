@@ -21,6 +21,7 @@ from vllm_eagle_pangu.tracing.provenance import cpu_info, cpu_name
 
 # As /proc/cpuinfo spells what decides which attention and GEMM run.
 _ISA = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 # What vllm-ascend 0.23.0 is for: docs/source/installation.md there.
 CANN_LINE = "9.1."
 ASCEND_PACKAGE = "vllm-ascend>=0.23,<0.24"
@@ -30,13 +31,17 @@ _VERSION = re.compile(r"^version\s*=\s*\[?([^\s:\]]+)", re.I | re.M)
 
 
 def machine() -> Finding:
-    named = re.findall(r"^(?:flags|Features)\s*:(.*)$", cpu_info(), re.M)
-    flags = set(" ".join(named).split())
+    flags = _flags()
     isa = [name for name in _ISA if name in flags]
     if platform.machine() == "x86_64" and flags and "amx_bf16" not in flags:
         isa.append("no amx")
     cpus = f"{needs.cores()} of {os.cpu_count()} cores"
     return Finding("machine", OK, ", ".join([f"{platform.machine()} ({cpu_name()})", cpus, *isa]))
+
+
+def _flags() -> set[str]:
+    named = re.findall(r"^(?:flags|Features)\s*:(.*)$", cpu_info(), re.M)
+    return set(" ".join(named).split())
 
 
 def compiler() -> Finding:
@@ -63,7 +68,11 @@ def _cpu() -> Iterator[Finding]:
     import torch
 
     isa = torch.backends.cpu.get_cpu_capability()
-    yield Finding(CPU, OK, f"{torch.get_num_threads()} threads of torch's, whose kernels are {isa}")
+    seen = f"{torch.get_num_threads()} threads of torch's, whose kernels are {isa}"
+    flags = _flags()
+    if flags and not flags & _BFLOAT16:
+        seen += "; it has no bfloat16 of its own, --dtype=float32 may be faster"
+    yield Finding(CPU, OK, seen)
 
 
 def _cuda() -> Iterator[Finding]:

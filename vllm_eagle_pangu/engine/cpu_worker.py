@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING, Any
 
 import vllm.v1.worker.cpu_worker as vllm_cpu_worker
+from vllm.utils import length_from_prompt_token_ids_or_embeds
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -45,11 +46,25 @@ class TreeCPUModelRunner(TreeRunnerMixin, CPUModelRunner):
             generators.update(set_aside)
 
     def does_as_vllm(self, scheduler_output: "SchedulerOutput") -> bool:
-        """See `TreeRunnerMixin`: where no draw is taken back, as nobody has a generator. A prompt's
-        chunk may be of one row, as what is decoded."""
+        """See `TreeRunnerMixin`: where no draw of a generator, which is who has a seed's, is to be
+        taken back."""
         new = [request.sampling_params for request in scheduler_output.scheduled_new_reqs]
         seeded = any(params is not None and params.seed is not None for params in new)
-        return not seeded and not self.input_batch.generators
+        seeded = seeded or bool(self.input_batch.generators)
+        return not seeded or self._reads_to_the_end(scheduler_output)
+
+    def _reads_to_the_end(self, step: "SchedulerOutput") -> bool:
+        """Whether none of the step's prompts is read in part. A chunk may be of one row, as what is
+        decoded."""
+        rows, cached = step.num_scheduled_tokens, step.scheduled_cached_reqs
+        return all(
+            computed + rows[name] >= self.requests[name].num_tokens
+            for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+        ) and all(
+            new.num_computed_tokens + rows[new.req_id]
+            >= length_from_prompt_token_ids_or_embeds(new.prompt_token_ids, new.prompt_embeds)
+            for new in step.scheduled_new_reqs
+        )
 
 
 class TreeCPUWorker(TreeWorkerMixin, vllm_cpu_worker.CPUWorker):
