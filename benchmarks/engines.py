@@ -22,6 +22,8 @@ from vllm_eagle_pangu.measure.server import server_environment
 # Read when vLLM is imported, which nobody has done yet.
 os.environ.update({**server_environment(), "VLLM_LOGGING_LEVEL": "ERROR", **os.environ})
 PAIR = pair.find()
+# Where bfloat16 is emulated, float32 is what one would serve in.
+DTYPES = ("bfloat16", "float32")
 SHAPES = {"chain": (1, 5, 5), "narrow": (2, 3, 6), "default": (4, 5, 16), "wide": (8, 6, 48)}
 
 

@@ -23,264 +23,27 @@ trees for all whether they pay or not, and says what of a step the choice itself
 
 import argparse
 import json
-import random
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from engines import engine, prompts_of, save
+from always import Always
+from engines import DTYPES, save
+from recorder import BATCHES, choose, record
 from simulator import EVERYTHING, OPS, SHAPE, STEPS, Machine, course, settled, speed, turns
 
-from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
-from vllm_eagle_pangu.core.costs import StepCosts
-from vllm_eagle_pangu.core.policy import FixedShape, StepReport, TreePolicy
-from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.core.policy import FixedShape
 from vllm_eagle_pangu.core.shape import TreeShape
-from vllm_eagle_pangu.core.tree import TreeBatch
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.files import markdown
-from vllm_eagle_pangu.measure.method import Method, adaptive, tree
-from vllm_eagle_pangu.step.accept import Accepted
-from vllm_eagle_pangu.step.drafter import Drafter
-from vllm_eagle_pangu.step.grow import Deepen, Drafted
-from vllm_eagle_pangu.step.head import TargetStates
 
-BATCHES = (1, 2, 4, 8, 16, 32)
-# Steps with trees, or without, one behind the other; how often all is decoded to see what it takes.
-TURN, REPEATS = 8, 3
 PLAIN = FixedShape(None)
-# A number of rows that was seen less often is not believed.
-OFTEN = 5
 WINDOW = 100
 # Of a ramp: seconds with each number of clients, and how many ramps.
 SECONDS, RAMPS = 2.0, 10
 FIXED = [(4, depth, nodes) for depth, nodes in ((1, 4), (2, 4), (2, 8), (3, 8), (4, 12), (5, 16))]
-
-
-# ---- what is recorded ----
-
-
-class GrowOnly(Drafter[Any]):
-    """A `Drafter`: grows trees of one shape, and hands out none, so that the next step decodes one
-    token. `grown`: by request, a batch of one tree for each of its tokens in turn."""
-
-    def __init__(self, drafter: Drafter, shape: TreeShape) -> None:
-        self.drafter, self.shape = drafter, shape
-        self.grown: dict[str, list[TreeBatch]] = {}
-        self._ids: list[str] = []
-
-    def requests(self, accepted: Accepted) -> Sequence[int]:
-        return self.drafter.requests(accepted)
-
-    def extend(self, accepted: Accepted, target: TargetStates, requests: Sequence[int]) -> Any:
-        self._ids = [accepted.placed.view.requests[request].id for request in requests]
-        return self.drafter.extend(accepted, target, requests)
-
-    def grow(self, state: Any, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
-        (trees,) = self.drafter.grow(state, [self.shape] * len(plan), deepen).trees
-        for row, request in enumerate(self._ids):
-            self.grown.setdefault(request, []).append(trees.tree.select(torch.tensor([row])))
-        return Drafted()
-
-
-class Ranging(TreePolicy):
-    """A `TreePolicy` that draws trees of any depth and size, to see what they take, or none: by
-    turns, so that a machine whose speed changes does so for both.
-
-    `forwards`: rows, requests, trees, and seconds of each step's forward.
-    """
-
-    def __init__(self) -> None:
-        self.costs, self.random = StepCosts(), random.Random(0)
-        self.plans = self.drafted = self.before = 0
-        self.forwards: list[tuple[int, int, int, float]] = []
-
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        trees = self.plans // TURN % 2 == 1
-        self.plans += 1
-        self.drafted = len(requests) if trees else 0
-        return [SHAPE if trees else None] * len(requests)
-
-    def deepen(self, level: int, score: torch.Tensor) -> bool:
-        self.costs.drew(level)
-        return self.random.random() < 0.8
-
-    def keep(
-        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
-    ) -> Sequence[TreeBatch]:
-        if trees and trees[0].max_depth == SHAPE.depth:
-            self.costs.drew_last()
-        most = self.random.randint(0, SHAPE.nodes)
-        return [tree.cut(torch.full((tree.batch_size,), most)) for tree in trees]
-
-    def observe(self, report: StepReport) -> None:
-        self.costs.saw(report, self.drafted, self.before, SHAPE.width)
-        self.before, self.drafted = self.drafted, 0
-        seconds = report.seconds.get("verify", 0.0) + report.seconds.get("draw", 0.0)
-        if report.rows == report.batch + report.nodes:
-            trees = 0 if report.tree is None else int((report.tree.node_count > 0).sum())
-            self.forwards.append((report.rows, report.batch, trees, seconds))
-
-
-def _engine(method: Method, of: pair.Pair, most: int) -> Engine:
-    return engine(method, of=of, dtype="bfloat16", max_model_len=1024, max_num_seqs=most)
-
-
-def _decode(
-    llm: Engine, policy: TreePolicy, prompts: list[list[int]], batch: int, tokens: int
-) -> None:
-    """So many tokens of so many prompts at a time, `REPEATS` times, as the policy says."""
-    with lent(llm.runner.step, policy=policy):
-        for _ in range(REPEATS):
-            llm.generate((prompts * batch)[:batch], max_tokens=tokens, ignore_eos=True)
-
-
-def record(of: pair.Pair, count: int, tokens: int, temperature: float) -> dict[str, np.ndarray]:
-    """Candidates by position, `[K, C]`, texts of a temperature one behind the other, and what steps
-    take.
-
-    `forward: [4]`, seconds: of any, and of each row, request and tree; `plain`, `level` and `rest`
-    by batch size, as in `StepCosts`.
-    """
-    prompts, params = prompts_of(of, count), {"max_tokens": tokens, "ignore_eos": True}
-    times: dict[str, dict[int, float]] = {part: {} for part in ("plain", "level", "rest")}
-    forwards: list[tuple[int, int, int, float]] = []
-    with _engine(tree(EVERYTHING), of, max(BATCHES)) as llm:
-        drafter = GrowOnly(llm.runner.step.drafter, EVERYTHING)
-        with lent(llm.runner.step, drafter=drafter):
-            llm.generate(prompts, temperature=temperature, **params)
-    with _engine(tree(SHAPE), of, max(BATCHES)) as llm:
-        llm.generate(prompts, **params)
-        for batch in BATCHES:
-            policy = Ranging()
-            _decode(llm, policy, prompts, batch, tokens)
-            forwards += policy.forwards
-            costs = policy.costs
-            costs.solve()
-            times["plain"][batch] = costs.of_plain(batch)
-            times["level"][batch] = costs.of_level(batch * SHAPE.width)
-            times["rest"][batch] = costs.of_rest(batch, SHAPE.width)
-            print(batch, {part: round(1e3 * those[batch], 2) for part, those in times.items()})
-    lengths = [len(trees) for trees in drafter.grown.values()]
-    every = TreeBatch.stack([tree for trees in drafter.grown.values() for tree in trees])
-    assert every.valid.all(), "the head is sure of few"
-    return {
-        **{name: getattr(every, name).numpy() for name in ("tokens", "score", "parent")},
-        "lengths": np.array(lengths),
-        "forward": _line(np.array(forwards)),
-        **{part: np.array(sorted(those.items())) for part, those in times.items()},
-    }
-
-
-class Timed(TreePolicy):
-    """A `TreePolicy` that takes another one's time.
-
-    `steps`: of those that drafted and read no prompts, requests, and seconds of choice and step.
-    """
-
-    def __init__(self, policy: TreePolicy) -> None:
-        self.policy = policy
-        self.steps: list[tuple[int, float, float]] = []
-        self._seconds, self._drafted = 0.0, False
-        self.rests = policy.rests
-        self.plan, self.deepen = self._timed(policy.plan), self._timed(policy.deepen)
-
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            began = time.perf_counter()
-            found = call(*arguments)
-            self._seconds += time.perf_counter() - began
-            return found
-
-        return timed
-
-    def keep(
-        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
-    ) -> Sequence[TreeBatch]:
-        self._drafted = sum(tree.batch_size for tree in trees) == batch
-        return self._timed(self.policy.keep)(trees, requests, batch)
-
-    def observe(self, report: StepReport) -> None:
-        self._timed(self.policy.observe)(report)
-        if self._drafted and report.rows == report.batch + report.nodes:
-            self.steps.append((report.batch, self._seconds, sum(report.seconds.values())))
-        self._seconds, self._drafted = 0.0, False
-
-
-def choose(of: pair.Pair, batches: Sequence[int]) -> Iterator[dict]:
-    """Milliseconds of a step with trees for all, and of the choice of their nodes: medians."""
-    prompts = prompts_of(of, max(batches))
-    with _engine(adaptive(SHAPE), of, max(batches)) as llm:
-        for batch in batches:
-            policy = Timed(Always(shared=True, depth=True, width=True))
-            _decode(llm, policy, prompts, batch, tokens=96)
-            seconds = [(choice, step) for size, choice, step in policy.steps if size == batch]
-            choice, step = (1e3 * float(np.median(each)) for each in zip(*seconds, strict=True))
-            share = float(np.median([one / whole for one, whole in seconds]))
-            row = {"batch": batch, "steps": len(seconds), "choice": choice, "step": step}
-            yield {**row, "share": share}
-
-
-def _line(forwards: np.ndarray) -> np.ndarray:
-    """The line with the least relative errors through the median of each kind that came often."""
-    kinds, kind = np.unique(forwards[:, :3], axis=0, return_inverse=True)
-    seen = [forwards[kind == each, 3] for each in range(len(kinds))]
-    often = [each for each, seconds in enumerate(seen) if len(seconds) >= OFTEN]
-    usual = np.array([np.median(seen[each]) for each in often])
-    features = np.concatenate([np.ones((len(often), 1)), kinds[often]], axis=1)
-    return np.linalg.lstsq(features / usual[:, None], np.ones(len(often)))[0]
-
-
-# ---- who is compared ----
-
-
-class Always(AdaptiveShapes):
-    """Adaptive trees, one for every request in every step.
-
-    `shared`: the nodes go to whichever trees they are worth most in, not as many to each. `depth`:
-    as deep as pays, not all levels; `width`: as wide as pays.
-    """
-
-    def __init__(self, shared: bool, depth: bool, width: bool) -> None:
-        super().__init__(SHAPE, OPS)
-        self._shared, self._depth = shared, depth
-        if not width:
-            self.trees.widths, self.trees.held = self.trees.widths[-1:], self.trees.held[-1:]
-
-    def rests(self, batch: int, unasked: int = 0) -> int:
-        return 0
-
-    def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
-        looks = self._looks(len(requests))
-        looks.pays = looks.near = True
-        super().plan(requests)
-        self._drafted = len(requests)
-        return [self._shape()] * len(requests)
-
-    def deepen(self, level: int, score: torch.Tensor) -> bool:
-        return super().deepen(level, score) or not self._depth
-
-    def keep(
-        self, trees: Sequence[TreeBatch], requests: Sequence[Sequence[RequestView]], batch: int
-    ) -> Sequence[TreeBatch]:
-        kept = super().keep(trees, requests, batch)
-        return kept if self._shared else [self._as_many(tree) for tree in trees]
-
-    def _as_many(self, tree: TreeBatch) -> TreeBatch:
-        count, nodes = tree.batch_size, tree.rows - 1
-        free = torch.zeros(count * nodes + 1, dtype=torch.float64)
-        greedy = torch.zeros(count, dtype=torch.int64)
-        by_chance, chance = OPS.tree_prune(tree, greedy, self.belief, free)
-        falling = chance[:, 1:].sort(dim=1, descending=True).values.sum(dim=0)
-        cost = torch.from_numpy(self._prices.nodes[: count * nodes + 1 : count])
-        worth = torch.cat((torch.zeros(1), falling.cumsum(0))) - cost
-        most = torch.full((count,), int(worth.argmax()))
-        return TreeBatch.of(by_chance, tree.max_depth).cut(most)
 
 
 def like_a_gpu(recorded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -430,13 +193,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     recorder = commands.add_parser("record")
-    recorder.add_argument("--pair", default=pair.DEMO, metavar="NAME")
     recorder.add_argument("--prompts", type=int, default=32)
     recorder.add_argument("--tokens", type=int, default=96)
     recorder.add_argument("--temperature", type=float, default=0.0, help="of the texts")
     recorder.add_argument("file", type=Path)
     chooser = commands.add_parser("choose")
-    chooser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
+    for command in (recorder, chooser):
+        command.add_argument("--pair", default=pair.DEMO, metavar="NAME")
+        command.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     simulated = {each.__name__: each for each in (compare, ablate, disturb, ramp, overlap)}
     for command in (chooser, *map(commands.add_parser, simulated)):
         command.add_argument("--batches", type=int, nargs="+", default=BATCHES)
@@ -448,12 +212,12 @@ def main() -> None:
     if name == "record":
         arguments.file.parent.mkdir(parents=True, exist_ok=True)
         of, temperature = pair.find(arguments.pair), arguments.temperature
-        found = record(of, arguments.prompts, arguments.tokens, temperature)
+        found = record(of, arguments.prompts, arguments.tokens, temperature, arguments.dtype)
         np.savez_compressed(arguments.file, **found)
         return
     if name == "choose":
         stem = f"policies-{arguments.pair}"
-        found_rows = choose(pair.find(arguments.pair), arguments.batches)
+        found_rows = choose(pair.find(arguments.pair), arguments.batches, arguments.dtype)
     else:
         recorded = dict(np.load(arguments.file))
         stem = arguments.file.stem

