@@ -90,6 +90,7 @@ _TABLE = """
         max_tokens min_tokens presence_penalty repetition_penalty structured_outputs temperature
         thinking_token_budget
     vllm.sequence = IntermediateTensors
+    vllm.utils = length_from_prompt_token_ids_or_embeds
     vllm.utils.torch_utils = kv_cache_dtype_str_to_dtype
     vllm.v1.attention = selector
     vllm.v1.attention.backend = AttentionImpl AttentionMetadata AttentionMetadataBuilder
@@ -108,8 +109,10 @@ _TABLE = """
     vllm.v1.core.kv_cache_manager:KVCacheManager = allocate_slots get_blocks
     vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots = reserved_blocks
     vllm.v1.core.sched.output = SchedulerOutput
-    vllm.v1.core.sched.output:CachedRequestData = new_block_ids req_ids resumed_req_ids
-    vllm.v1.core.sched.output:NewRequestData = req_id
+    vllm.v1.core.sched.output:CachedRequestData = new_block_ids num_computed_tokens req_ids
+        resumed_req_ids
+    vllm.v1.core.sched.output:NewRequestData = num_computed_tokens prompt_embeds prompt_token_ids
+        req_id sampling_params
     vllm.v1.core.sched.output:SchedulerOutput = finished_req_ids num_scheduled_tokens
         scheduled_cached_reqs scheduled_new_reqs scheduled_spec_decode_tokens
         total_num_scheduled_tokens
@@ -151,8 +154,8 @@ _TABLE = """
     vllm.v1.worker.block_table:BlockTable = block_size block_table num_blocks_per_row slot_mapping
     vllm.v1.worker.block_table:MultiGroupBlockTable = __getitem__ block_tables
     vllm.v1.worker.gpu_input_batch = InputBatch
-    vllm.v1.worker.gpu_input_batch:CachedRequestState = num_prompt_tokens output_token_ids
-        prompt_token_ids sampling_params
+    vllm.v1.worker.gpu_input_batch:CachedRequestState = num_prompt_tokens num_tokens
+        output_token_ids prompt_token_ids sampling_params
     vllm.v1.worker.gpu_input_batch:InputBatch = block_table frequency_penalties_reqs
         num_computed_tokens_cpu num_prompt_tokens num_reqs num_tokens_no_spec
         presence_penalties_reqs repetition_penalties_reqs req_id_to_index req_ids sampling_metadata
