@@ -11,7 +11,7 @@ from vllm_eagle_pangu.training.training_run import load_state
 from .commands import command, finish, kill, started, states, wait_until, write_config
 from .prepared import HEAD, prepare
 
-ROWS, LENGTH, STEPS = 2000, 40, 40
+ROWS, LENGTH, STEPS = 1000, 40, 40
 SECTION = HEAD | {"held_out": 4, "max_tokens": STEPS * 128, "save_minutes": 0.0}
 
 

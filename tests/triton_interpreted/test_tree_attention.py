@@ -72,7 +72,7 @@ def test_error_is_at_most_twice_that_of_torch(case: AttentionCase, splits: int |
     check(make_inputs(case), splits)
 
 
-@pytest.mark.parametrize("seed", range(26))
+@pytest.mark.parametrize("seed", range(13))
 def test_error_is_at_most_twice_that_of_torch_on_random_shapes(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(6):
