@@ -194,7 +194,7 @@ class Timed(TreePolicy):
 
 def choose(of: pair.Pair, batches: Sequence[int], dtype: str) -> Iterator[dict]:
     """Milliseconds of a step with trees for all, and of the choice of their nodes: medians."""
-    prompts = prompts_of(of, max(batches), dtype)
+    prompts = prompts_of(of, max(batches))
     with _engine(adaptive(SHAPE), of, max(batches), dtype) as llm:
         for batch in batches:
             policy = Timed(Always(shared=True, depth=True, width=True))
