@@ -14,7 +14,16 @@ import torch
 from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, AdaptiveShapes
 from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts, WholeStepCosts
 from vllm_eagle_pangu.core.durations import Durations
-from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, TREES, TRIAL, Looks
+from vllm_eagle_pangu.core.looks import (
+    FOLLOWED,
+    GOES_ON,
+    LOOK_AT_PLAIN,
+    LOOK_AT_TREES,
+    TREES,
+    TRIAL,
+    Looks,
+    look_steps,
+)
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
 from vllm_eagle_pangu.core.remembered import narrower
@@ -847,6 +856,30 @@ def test_a_look_at_trees_that_nearly_pay_goes_on(level, goes_on):
     trees = sum(shape is not None for shape in planned)
     assert TREES < trees <= GOES_ON * TREES if goes_on else trees == TREES
     assert not steps.policy.account(1).pays
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8, 32, 256])
+def test_a_look_that_goes_on_is_at_so_many_trees_more_in_any_batch(batch):
+    """Regression: 32 requests' trees that nearly paid were looked at for 64 steps, as long as 256
+    trees of four requests take."""
+    at_trees = look_steps(batch, GOES_ON) - LOOK_AT_PLAIN
+    assert at_trees == LOOK_AT_TREES or 0 <= GOES_ON * TREES - at_trees * batch < batch
+    assert at_trees >= look_steps(batch) - LOOK_AT_PLAIN
+
+
+def test_behind_a_batch_that_only_passed_by_the_drafter_does_not_follow_for_long():
+    """Regression: two steps with half as many requests, whose trees pay, made 32 steps of a batch
+    in a rest as slow as steps that the drafter follows."""
+    steps = DearTrees()
+    while steps.step(32) != "rest":
+        continue
+    eight = steps.policy._looks_of[3] = Looks(plans=look_steps(8, GOES_ON))
+    eight.judge = lambda *_: None
+    assert [steps.step(8) for _ in range(2)] == ["none"] * 2
+    assert [steps.step(32) for _ in range(4)] == ["none"] * 3 + ["rest"]
+    # One that was drafted for at length may be again.
+    assert {steps.step(8) for _ in range(FOLLOWED + 4)} == {"none", "trees"}
+    assert [steps.step(32) for _ in range(FOLLOWED + 2)] == ["none"] * (FOLLOWED + 1) + ["rest"]
 
 
 @pytest.mark.parametrize(("level", "soonest"), [(0.001, 256), (0.02, 4096)])

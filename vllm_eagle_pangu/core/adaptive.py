@@ -106,9 +106,9 @@ class AdaptiveShapes:
         self._plans = 0
         # Plans since trees are drafted for so many requests.
         self._stayed = 0
-        # Plans since the drafter last missed what a step committed, and since which plan nobody
-        # has wanted it to know.
-        self._followed, self._wanted = FOLLOWED, 0
+        # Plans since the drafter last missed what a step committed, in how many of them somebody
+        # was to have trees, and up to which plan it is to know what is committed.
+        self._followed, self._drafting, self._wanted = FOLLOWED, 0, FOLLOWED
         # Steps of the rest; what they were, as far as nothing was learnt from them yet; whether
         # there can be any, and how many more come soon after others.
         self._resting = 0
@@ -141,11 +141,11 @@ class AdaptiveShapes:
             looks.tried()
             self._reassess(batch, anew=False)
         # Whoever was drafted for of late may be again, in a batch of another size.
-        wanted = looks.drafts or self._plans - self._wanted <= FOLLOWED
+        wanted = looks.drafts or self._plans <= self._wanted
         if wanted or looks.plans >= looks.pause:
             return 0
         self._rest(looks, 1)
-        self._followed = 0
+        self._followed = self._drafting = 0
         if self._resting <= TRIAL:
             return 1
         return min(TOLD, 1 + looks.pause - looks.plans)
@@ -172,7 +172,9 @@ class AdaptiveShapes:
         looks.looking = self._goes_on(looks, batch)
         self._look = looks if looks.looking else None
         if looks.drafts:
-            self._wanted = self._plans
+            # Not for long where a batch only passed by.
+            self._drafting = min(self._drafting + 1, FOLLOWED)
+            self._wanted = self._plans + self._drafting
         self._drafted = 0
         self._followed += 1
         if looks.drafts and self._followed < FOLLOWED and not at_plain:
@@ -222,7 +224,7 @@ class AdaptiveShapes:
 
     def _want_no_more(self) -> None:
         """Nobody wants the drafter to follow any longer."""
-        self._wanted = self._plans - FOLLOWED - 1
+        self._wanted, self._drafting = self._plans - 1, 0
 
     def _choose_for_now(self, looks: Looks, batch: int) -> None:
         """The width and depth of the trees being drafted: those that pay, or now and then others,

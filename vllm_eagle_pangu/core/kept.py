@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of what steps with trees were to emit they emit."""
 
-# What a step weighs in what is kept of late, and a tree in what is kept at length, where steps have
-# few of them: the tokens of a few dozen say a fifth more or less by chance alone.
-LATE, TREE = 1 / 64, 1 / 512
+# What a tree weighs in what is kept at length, and a step at most, whatever it has: the tokens of a
+# few dozen trees say a fifth more or less by chance alone. Of late a step weighs as much at least.
+TREE, MOST, LATE = 1 / 512, 1 / 8, 1 / 64
 # Where they are so far apart, the head or its texts became others: what is of late is believed.
 APART = 0.2
 
@@ -25,7 +25,8 @@ class Kept:
     def saw(self, trees: int, emitted: float, hoped: float) -> bool:
         """A step of so many trees emitted so much of what was hoped; whether that is another share
         than it was at length."""
-        for mean, weight in ((self.late, LATE), (self.long, min(LATE, TREE * trees))):
+        long = min(TREE * trees, MOST)
+        for mean, weight in ((self.late, max(LATE, long)), (self.long, long)):
             mean[0] += weight * (emitted - mean[0])
             mean[1] += weight * (hoped - mean[1])
         self._unsaid *= (1 - LATE) ** trees

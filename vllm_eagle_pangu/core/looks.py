@@ -17,7 +17,7 @@ FOLLOWED, LOOK_AT_ALL = 32, 4
 # Behind so many looks in vain, one behind the other, they are no more seldom: each doubles what
 # they are apart at least, as what they lose is reckoned by plain steps that may be faster by then.
 VAIN = 3
-# Where trees pay, or nearly, a look goes on for so many times as long: a few dozen trees tell a
+# Where trees pay, or nearly, a look goes on for so many times as many: a few dozen trees tell a
 # fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
 # Nearly: with a rate that is less by so little, or as chance has it with n trees of texts that are
 # alike: by no more than this by the root of n.
@@ -28,9 +28,9 @@ UNSURE, TRIAL, SETTLED, TRIED = 1.15, 32, 256, 4096
 
 
 def look_steps(batch: int, times: int = 1) -> int:
-    """Plans at first, and after every so many, in which plain steps and trees are looked at, at
-    trees so many times as long."""
-    return LOOK_AT_PLAIN + times * max(LOOK_AT_TREES, TREES // batch)
+    """Plans at first, and after every so many, in which plain steps and trees are looked at, at so
+    many times as many trees; that is no longer where a few steps have them."""
+    return LOOK_AT_PLAIN + max(LOOK_AT_TREES, times * TREES // batch)
 
 
 @dataclass
