@@ -682,6 +682,8 @@ def test_what_is_seen_is_believed_more_than_what_was_expected():
         costs.expect(int(size), 0.02 + 0.0002 * size)
     tree = random_trees(0, batch=8)
     for step in range(300):
+        if step % 8 == 0:
+            costs.solve()
         for nodes in (0,) if step % 64 < 8 else (32, 40):
             drafted, rows = 8 * (nodes > 0), 8 + nodes
             seconds = {"verify": float((0.02 + 0.0004 * rows) * random.lognormal(0, 0.1))}
@@ -711,6 +713,31 @@ def test_a_machine_that_becomes_slower_makes_all_rows_dearer_at_once():
         took[slower] = *costs.of_forward(8, np.array([0, 56])), costs.of_plain(8)
     assert took[1] == pytest.approx((0.028, 0.084, 0.03), rel=0.03)
     assert took[2] == pytest.approx((0.056, 0.168, 0.06), rel=0.15)
+
+
+def test_a_batch_whose_forwards_take_longer_than_others_say_is_no_slower_machine():
+    """Regression: what 32 requests' trees took beyond what those of 8 had told was the machine's
+    pace, at which plain steps were slow, too: trees at 0.8 of their speed were drafted on."""
+    costs, random = StepCosts(), np.random.default_rng(0)
+
+    def saw(batch: int, nodes: int, longer: float) -> None:
+        seconds = longer * (0.01 + 0.0005 * (batch + nodes)) * random.lognormal(0, 0.1)
+        drafted = batch * (nodes > 0)
+        report = StepReport(
+            batch, batch + nodes, [], [], None, None, {"verify": float(seconds)}, nodes
+        )
+        costs.saw(report, drafted, drafted, 1)
+
+    for step in range(600):
+        saw(8, 0 if step % 64 < 8 else 8 * int(random.integers(2, 6)), longer=1.0)
+        if step % 8 == 0:
+            costs.solve()
+    for step in range(48):
+        saw(32, 0 if step < 16 else 96, longer=1.0 if step < 16 else 1.3)
+        if step % 8 == 0:
+            costs.solve()
+    assert costs.of_plain(32) == pytest.approx(0.026, rel=0.07)
+    assert costs.of_forward(32, np.array([96]))[0] == pytest.approx(1.3 * 0.074, rel=0.12)
 
 
 def test_a_machine_whose_seconds_differ_is_compared_at_one_pace():

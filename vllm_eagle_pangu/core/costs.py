@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Sequence
+from math import log2
 
 import numpy as np
 
@@ -31,7 +32,8 @@ class StepCosts:
     Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
     that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
     number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
-    product of a size takes far longer. `pace`: of them all, told by steps that read no prompts.
+    product of a size takes far longer. `pace`: of them all, told by steps that read no prompts, as
+    is how far a forward, or a plain step, of a batch of about one size is from these sums.
     """
 
     def __init__(self) -> None:
@@ -89,7 +91,8 @@ class StepCosts:
 
     def of_plain(self, batch: int) -> float:
         """Seconds of a step without trees that the drafter misses; 0 where none was seen."""
-        return self.plain.of(1, batch, 0) * self._share(batch)
+        seconds = self.plain.of(1, batch, 0) * self._share(batch)
+        return seconds * self.pace.misfit(_kind(batch, trees=False))
 
     def _share(self, batch: int) -> float:
         """As with the nearest batch size of which it is known."""
@@ -115,19 +118,20 @@ class StepCosts:
 
     def _saw_plain(self, features: tuple[int, int, int], seconds: float) -> None:
         """As if the drafter followed."""
-        usual, (*_, prompts) = self.plain.of(*features), features
+        usual, (_, batch, prompts) = self.plain.of(*features), features
         if usual and not prompts and self.plain.known > ENOUGH:
             self._plain_came += (seconds / usual - self._plain_came) / LAST
             if not 1 / DRIFT < self._plain_came < DRIFT:
                 self.plain.doubt(DOUBTED)
                 self._plain_came = 1.0
-            self.pace.saw(seconds, usual)
+            self.pace.saw(seconds, usual, _kind(batch, trees=False), self.plain.memory)
         self.plain.add(features, seconds)
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
         first, row, request, _ = self.of_features()
-        return first + row * self.padded(batch + nodes) + request * batch
+        seconds = first + row * self.padded(batch + nodes) + request * batch
+        return seconds * self.pace.misfit(_kind(batch, trees=True))
 
     def of_features(self) -> np.ndarray:
         """`[4]` seconds of a forward, by feature."""
@@ -197,11 +201,12 @@ class StepCosts:
             self.forward.add((1, batch, batch, prompts), forward)
         elif min(drafted, before) > batch / 2:
             of_level, of_forward = self.of_level(rows), self.forward.of(1, verified, batch, 0)
-            usual = of_forward + (self._timed + self._more) * of_level
+            kind = _kind(batch, trees=True)
+            usual = of_forward * self.pace.misfit(kind) + (self._timed + self._more) * of_level
             usual = (usual + self.of_rest(drafted, width)) / self.pace.now
             levels = self._levels + self._more * of_level
             if of_forward and not prompts and self.forward.known > ENOUGH:
-                self.pace.saw(forward, of_forward)
+                self.pace.saw(forward, of_forward, kind, self.forward.memory)
             if self._timed:
                 self.level.add((1, rows), self._levels / self._timed)
             self.forward.add((1, verified, batch, prompts), forward)
@@ -282,13 +287,17 @@ class WholeStepCosts(StepCosts):
         elif min(drafted, before) > batch / 2:
             rows = float(self.padded(np.array(verified)))
             features = 1, rows, batch, prompts, below, below * drafted * width
-            usual, pace = self.whole.of(*features[:3], 0, *features[4:]), self.pace.now
-            if usual and not prompts and self.known > ENOUGH:
-                self.pace.saw(took, usual)
+            reckoned, kind = (
+                self.whole.of(*features[:3], 0, *features[4:]),
+                _kind(batch, trees=True),
+            )
+            usual = reckoned * self.pace.misfit(kind) / self.pace.now
+            if reckoned and not prompts and self.known > ENOUGH:
+                self.pace.saw(took, reckoned, kind, self.whole.memory)
             self.whole.add(features, took)
             self.read_beside += prompts
             if self.known > ENOUGH:
-                return usual / pace
+                return usual
         return 0.0
 
     @staticmethod
@@ -297,6 +306,11 @@ class WholeStepCosts(StepCosts):
         seconds = dict(report.seconds)
         between = _between(report, seconds, sum(seconds.values()) / 2)
         return 0.0, between + sum(seconds.values())
+
+
+def _kind(batch: int, trees: bool) -> tuple[bool, int]:
+    """Forwards of batches of about one size, with trees, or plain steps."""
+    return trees, round(log2(batch))
 
 
 def _between(report: StepReport, seconds: dict[str, float], most: float) -> float:

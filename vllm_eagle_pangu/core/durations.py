@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long something takes by what there is to do, from the last times that it was done."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from operator import mul
 
 import numpy as np
@@ -11,6 +11,10 @@ import numpy as np
 MEMORY, LONG_MEMORY = 1 - 1 / 64, 1 - 1 / 256
 # What a time weighs in the pace: that of the last 32.
 PACE = 1 / 32
+# What of a kind takes longer, or is done sooner, than was reckoned is believed up to so many times,
+# and a time of it weighs one by the number of those seen, as if that were from one of these to the
+# other: at first more than in the pace, later far less.
+MISFIT, MISFITS = 1.3, (9, 256)
 # A time is believed up to so many times what was expected, or so little of it: a hiccup of the
 # machine moves little, and one that became slower is believed all the same.
 HICCUP = 2.0
@@ -26,16 +30,28 @@ class Pace:
     """How many times as long all takes by `now` as it does at length.
 
     What is measured at different times is then compared at one pace: on a machine that others use,
-    too, all may take twice as long for a second.
+    too, all may take twice as long for a second. What is of a kind may take longer than was
+    reckoned at any pace: that is its `misfit`, which the first times of it tell, and hardly the
+    later ones, as by then what it is reckoned by has learnt it.
     """
 
     def __init__(self) -> None:
         self.now = 1.0
+        # By kind, with how many times count that were seen of it.
+        self._misfits: dict[Hashable, tuple[float, int]] = {}
 
-    def saw(self, seconds: float, usual: float) -> None:
-        """Something took `seconds`, and was to take `usual` at this pace."""
-        times = min(max(seconds / usual, 1 / HICCUP), HICCUP)
+    def misfit(self, kind: Hashable) -> float:
+        """How many times as long as was reckoned what is of this kind takes."""
+        return self._misfits.get(kind, (1.0, 0))[0]
+
+    def saw(self, seconds: float, usual: float, kind: Hashable, memory: float) -> None:
+        """Something of a kind took `seconds`, and was reckoned to take `usual` at this pace, by
+        what leaves so much of what it knew with each time."""
+        misfit, known = self._misfits.get(kind, (1.0, MISFITS[0]))
+        times = min(max(seconds / (usual * misfit), 1 / HICCUP), HICCUP)
         self.now *= 1 + PACE * (times - 1)
+        misfit = 1 + memory * (misfit * (1 + (times - 1) / known) - 1)
+        self._misfits[kind] = min(max(misfit, 1 / MISFIT), MISFIT), min(known + 1, MISFITS[1])
 
 
 class Durations:
@@ -46,7 +62,7 @@ class Durations:
     """
 
     def __init__(self, features: int, pace: Pace | None = None, memory: float = MEMORY) -> None:
-        self._pace, self._memory = pace or Pace(), memory
+        self._pace, self.memory = pace or Pace(), memory
         # Behind the features, the first one of what was only expected.
         self._expected = np.zeros((features + 1, features + 2))
         self._seen = np.zeros((features + 1, features + 2))
@@ -98,7 +114,7 @@ class Durations:
         if self._each is not None and not self._new:
             return
         self._count()
-        count = min(self.known, 1 / (1 - self._memory))
+        count = min(self.known, 1 / (1 - self.memory))
         normal = self._expected * (FADES / (FADES + count)) + self._seen
         doubt = np.full(len(normal), DOUBT * (normal[0, 0] + normal[-1, -2]))
         doubt[[0, -1]] = 0.0
@@ -127,9 +143,9 @@ class Durations:
         if self._each is not None:
             usual = features @ self._each
             seen = seen.clip(usual / HICCUP, usual * HICCUP)
-        self._seen *= self._memory**count
+        self._seen *= self.memory**count
         times = np.column_stack((features, np.zeros(count)))
-        self._seen += _normal(times, seen, usual, self._memory ** np.arange(count)[::-1])
+        self._seen += _normal(times, seen, usual, self.memory ** np.arange(count)[::-1])
 
 
 def _normal(
