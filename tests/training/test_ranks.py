@@ -29,6 +29,8 @@ from .commands import (
 )
 from .prepared import HEAD, prepare
 
+# Of hidden states, so many that neither rank has written its half when it is killed.
+ROWS = 1600
 SECTION = HEAD | {"length": 32, "max_tokens": 8 * 64, "save_minutes": 0.0}
 ANSWERS = {
     "samples": 24,
@@ -123,7 +125,7 @@ def test_both_ranks_end_with_one_head(config, tmp_path):
 
 def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on(config, tmp_path):
     for name in ("alone", "two"):
-        prepared_rows(tmp_path / name / "prepared", 3000)
+        prepared_rows(tmp_path / name / "prepared", ROWS)
     finish(config("alone", head=SECTION))
     two, prepared = config("two", head=SECTION), tmp_path / "two" / "prepared"
     for number in (0, 1):
@@ -134,7 +136,7 @@ def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on
             kill(rank(process, number))
             # Till torchrun ends it, the other one may well write all of its share.
             ends_without_a_trace(process, processes)
-        assert before < written < 3000
+        assert before < written < ROWS
     finish(two, *TORCHRUN)
     alone = tmp_path / "alone" / "prepared"
     assert files(prepared / "hidden_states") == files(alone / "hidden_states")

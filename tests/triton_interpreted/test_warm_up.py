@@ -55,7 +55,7 @@ def launched(monkeypatch):
 def generate(llm, prompts, **params):
     from vllm import SamplingParams
 
-    sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, "ignore_eos": True} | params)
+    sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 4, "ignore_eos": True} | params)
     llm.generate([{"prompt_token_ids": p} for p in prompts], sampling, use_tqdm=False)
 
 
