@@ -38,7 +38,7 @@ def test_the_model_answers(models, monkeypatch, capfd):
     ids = tokenizer.apply_chat_template(
         question, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     answer = model.generate(**ids, max_new_tokens=12, do_sample=False)[
         0, ids["input_ids"].shape[1] :
     ]

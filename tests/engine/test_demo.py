@@ -15,7 +15,7 @@ pytestmark = [
     ),
 ]
 
-COMMAND = "-m vllm_eagle_pangu.cli demo --prompts 2 --tokens 32 --chains 1 --plant-wrong-token"
+COMMAND = "-m vllm_eagle_pangu.cli demo --prompts 2 --tokens 16 --chains 1 --plant-wrong-token"
 
 
 def test_a_planted_wrong_token_fails_the_demo_which_names_it_and_nothing_else():
@@ -29,4 +29,4 @@ def test_a_planted_wrong_token_fails_the_demo_which_names_it_and_nothing_else():
     (judgement,) = [line for line in done.stdout.splitlines() if line.endswith("behind: WRONG")]
     assert judgement.startswith("tree, prompt 0: ") and f"token {planted} lies" in judgement
     # Decode and prefill in bfloat16, each against float32.
-    assert f"in {2 * 2 * 32} comparisons" in done.stdout
+    assert f"in {2 * 2 * 16} comparisons" in done.stdout

@@ -8,7 +8,7 @@ import vllm
 
 pytestmark = pytest.mark.engine
 
-DRAWS = 2500
+DRAWS = 1600
 
 
 @pytest.fixture(scope="module")
