@@ -287,10 +287,8 @@ class WholeStepCosts(StepCosts):
         elif min(drafted, before) > batch / 2:
             rows = float(self.padded(np.array(verified)))
             features = 1, rows, batch, prompts, below, below * drafted * width
-            reckoned, kind = (
-                self.whole.of(*features[:3], 0, *features[4:]),
-                _kind(batch, trees=True),
-            )
+            reckoned = self.whole.of(*features[:3], 0, *features[4:])
+            kind = _kind(batch, trees=True)
             usual = reckoned * self.pace.misfit(kind) / self.pace.now
             if reckoned and not prompts and self.known > ENOUGH:
                 self.pace.saw(took, reckoned, kind, self.whole.memory)

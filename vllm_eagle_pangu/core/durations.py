@@ -11,9 +11,9 @@ import numpy as np
 MEMORY, LONG_MEMORY = 1 - 1 / 64, 1 - 1 / 256
 # What a time weighs in the pace: that of the last 32.
 PACE = 1 / 32
-# What of a kind takes longer, or is done sooner, than was reckoned is believed up to so many times,
-# and a time of it weighs one by the number of those seen, as if that were from one of these to the
-# other: at first more than in the pace, later far less.
+# What is of a kind is believed to take up to so many times as long as was reckoned, or as short. As
+# if so many times of it had been seen before the first one, and never more than so many: the first
+# ones weigh more in that than in the pace, late ones far less.
 MISFIT, MISFITS = 1.3, (9, 256)
 # A time is believed up to so many times what was expected, or so little of it: a hiccup of the
 # machine moves little, and one that became slower is believed all the same.
