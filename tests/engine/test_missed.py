@@ -192,7 +192,7 @@ def test_no_draft_attends_what_was_missed_and_no_token_changes(
             trees.runner.stages.observers += (Observer(),)
         for (each, params), texts in zip(asked, expected, strict=True):
             assert trees.generate(each, max_tokens=40, **params) == texts
-    assert min(policy.planned) > 25 and policy.drew == {True}
+    assert min(policy.planned) > 12 * len(asked) and policy.drew == {True}
     assert bool(policy.unasked) != watched
     assert len(policy.whole) > 50 and all(policy.whole)
     assert looked and None not in looked, "in a step without trees the target's layers are vLLM's"
