@@ -29,7 +29,7 @@ from .commands import (
 )
 from .prepared import HEAD, prepare
 
-# Of hidden states, so many that neither rank has written its half when it is killed.
+# Of hidden states, so many that some are still to be written when the second rank is killed.
 ROWS = 1600
 SECTION = HEAD | {"length": 32, "max_tokens": 8 * 64, "save_minutes": 0.0}
 ANSWERS = {
