@@ -778,6 +778,22 @@ def test_a_rest_that_came_in_a_quick_second_saves_no_more_than_another():
     assert costs.of_plain(4) == pytest.approx(0.022, rel=0.05)
 
 
+@pytest.mark.parametrize("longer", [0.003, 0.012])
+def test_what_was_done_beside_the_drafter_is_done_beside_the_forward_of_a_rest(longer):
+    """Regression: as a server's HTTP is, of 32 clients on two cores. But for no longer than the
+    drafter's part, as the second may be a slow one."""
+    costs = StepCosts()
+    seconds = {"verify": 0.02, "other": 0.002}
+    for _ in range(40):
+        followed = StepReport(32, 32, [], [], None, None, seconds | {"extend": 0.005})
+        costs.saw(followed, drafted=0, before=0, width=1)
+    costs.solve()
+    for _ in range(TRIAL):
+        rested = StepReport(32, 32, [], [], None, None, seconds | {"verify": 0.02 + longer})
+        costs.saw_missed(rested, soon=True)
+    assert costs.of_plain(32) == pytest.approx(0.022 + min(longer, 0.005), rel=0.01)
+
+
 def test_one_expected_time_alone_is_laid_to_the_first_feature():
     """As of a target whose first forward takes all the time that the profile has."""
     durations = Durations(3)
@@ -809,7 +825,8 @@ class ChainSteps:
     """Steps of `batch` requests: seconds that a row adds to a forward of 0.02, and one of a prompt
     to drafting behind it; tokens of prompts that come for each one emitted, read every fourth step,
     the chance of a node to be accepted, how many times as long all takes, seconds that a step
-    takes whenever the drafter follows, and of drafting a level."""
+    takes whenever the drafter follows, of drafting a level, and that other work takes, beside the
+    drafter or else the forward."""
 
     def __init__(
         self,
@@ -821,8 +838,9 @@ class ChainSteps:
         follows: float = 0.0,
         batch: int = 1,
         level: float = 0.001,
+        beside: float = 0.0,
     ) -> None:
-        self.follows, self.batch, self.level = follows, batch, level
+        self.follows, self.batch, self.level, self.beside = follows, batch, level, beside
         self.policy, self.random = AdaptiveShapes(CHAIN, OPS), np.random.default_rng(0)
         self.row, self.chance, self.prompt, self.read = row, chance, prompt, read
         self.count, self.emitted, self.slower = 0, 0, slower
@@ -843,15 +861,16 @@ class ChainSteps:
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, draws, shape.depth)
             seconds = {"grow": self.level * shape.depth}
         if not rests:
-            seconds |= {"extend": 0.001 + self.read * prompts, "other": self.follows}
+            extend = 0.001 + self.read * prompts + self.beside
+            seconds |= {"extend": extend, "other": self.follows}
         rows = batch if tree is None else int(tree.valid.sum())
-        seconds["verify"] = 0.02 + self.row * (rows + prompts)
+        seconds["verify"] = 0.02 + self.row * (rows + prompts) + rests * self.beside
         seconds = {stage: self.slower * each for stage, each in seconds.items()}
         of_trees = asked(tree), [], tree, paths
         self.policy.observe(StepReport(batch, rows + prompts, *of_trees, seconds, rows - batch))
         emitted = batch + (0 if paths is None else int(paths.length.sum()))
         self.emitted += emitted
-        plain = emitted / batch * (0.02 + self.row * batch) + self.row * prompts
+        plain = emitted / batch * (0.02 + self.row * batch + self.beside) + self.row * prompts
         return shape, sum(seconds.values()), self.slower * plain
 
 
@@ -987,6 +1006,16 @@ def test_trees_are_compared_with_steps_that_nobody_follows(follows, pays):
     assert (shapes.count(None) < len(late) / 2) is pays
     # What looks at trees take that nearly pay.
     assert sum(took) < 1.02 * sum(plain)
+
+
+def test_trees_are_drafted_that_pay_by_what_a_rest_takes_longer_alone():
+    """Regression: once it was known, nobody asked whether trees pay before the pause was over."""
+    steps = ChainSteps(0.002, 0.45, beside=0.005)
+    while steps.policy.costs.missed < TRIAL:
+        steps.step()
+    shapes, took, plain = zip(*(steps.step() for _ in range(400)), strict=True)
+    assert shapes.count(None) < 100
+    assert sum(took[FOLLOWED:]) < 0.95 * sum(plain[FOLLOWED:])
 
 
 @pytest.mark.parametrize(("read", "pays"), [(0.0, True), (0.001, True), (0.004, False)])

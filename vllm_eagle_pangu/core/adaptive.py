@@ -140,6 +140,9 @@ class AdaptiveShapes:
             self._learn_of_rest()
             looks.tried()
             self._reassess(batch, anew=False)
+        elif self._resting == TRIAL:
+            self._learn_of_rest()
+            self._reassess(batch, anew=False)
         # Whoever was drafted for of late may be again, in a batch of another size.
         wanted = looks.drafts or self._plans <= self._wanted
         if wanted or looks.plans >= looks.pause:

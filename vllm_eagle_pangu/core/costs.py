@@ -25,7 +25,9 @@ class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
     `plain`: of a step without trees, which the drafter follows, without its part, by requests; one
-    that it misses takes a share of that, as vLLM leaves out more. `forward`: of the target, with
+    that it misses takes a share of that, as vLLM leaves out more, and more than that, but no longer
+    than with the drafter's part, where a server's other work, on the same cores, was done beside it
+    and now is beside the forward. `forward`: of the target, with
     its logits and draws, by rows and requests, with trees for most or none. With trees for most,
     `level`: of drafting a level below the first, by rows; `rest`: of all else, by trees and rows of
     a level.
@@ -44,6 +46,8 @@ class StepCosts:
         self.plain = Durations(3, self.pace)
         # Of plain steps, all but the forward.
         self._plain_rest = Durations(3, self.pace)
+        # The drafter's part of them.
+        self._following = Durations(3, self.pace)
         self.clock = time.perf_counter
         # `[4]`: what forwards took at a pace of 1, by feature, at the last look at plain steps.
         self._forward_then = np.zeros(4)
@@ -54,8 +58,9 @@ class StepCosts:
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
         # Of the step, seconds that are not to count.
         self.aside = 0.0
-        # By the power of 2 that holds the batch, that share, and of how many steps it is the mean.
-        self._shares: dict[int, tuple[float, int]] = {}
+        # By the power of 2 that holds the batch, that share if the forward took what it does, and
+        # as it came, and of how many steps they are the mean.
+        self._shares: dict[int, tuple[float, float, int]] = {}
         # Steps that the drafter missed; tokens of prompts that were read beside trees.
         self.missed = self.read_beside = 0
         # Numbers of rows that forwards had before, and levels.
@@ -74,7 +79,8 @@ class StepCosts:
 
     def solve(self) -> None:
         """Let all that was seen count from now on."""
-        for part in (self.plain, self._plain_rest, self.forward, self.level, self.rest):
+        plain = self.plain, self._plain_rest, self._following
+        for part in (*plain, self.forward, self.level, self.rest):
             part.solve()
 
     def drifted(self, batch: int) -> bool:
@@ -97,11 +103,15 @@ class StepCosts:
     def _share(self, batch: int) -> float:
         """As with the nearest batch size of which it is known."""
         nearest = min(self._shares, key=lambda size: abs(size - batch.bit_length()), default=0)
-        return min(self._shares.get(nearest, (1.0, 0))[0], 1.0)
+        alone, whole, _ = self._shares.get(nearest, (1.0, 1.0, 0))
+        plain = self.plain.of(1, batch, 0)
+        followed = 1 + self._following.of(1, batch, 0) / plain if plain else 1.0
+        return min(max(alone, whole), followed)
 
     def saw_missed(self, report: StepReport, soon: bool) -> None:
         """Learn from a step without trees that the drafter misses, `soon` after it followed: what
-        that saves is told then alone, and beside the forward, which takes what it does."""
+        that saves is told then alone, and beside the forward, which may be that of a quick second;
+        of a slow one it is no more than the drafter's part."""
         self.missed += 1
         batch, (forward, rest) = report.batch, self.believed(report)
         features = 1, batch, report.rows - batch
@@ -109,12 +119,15 @@ class StepCosts:
         if not soon or not usual:
             self._saw_plain(features, (forward + rest) / self._share(batch))
             return
-        least, most = SHARES
-        share, known = self._shares.get(batch.bit_length(), (1.0, 0))
+        *shares, known = self._shares.get(batch.bit_length(), (1.0, 1.0, 0))
         known = min(known + 1, MISSED)
-        left = 1 - (self._plain_rest.of(*features) - rest) / usual
-        share += (min(max(left, least), most) - share) / known
-        self._shares[batch.bit_length()] = share, known
+        took = usual - self._plain_rest.of(*features) + rest, forward + rest
+        least, most = SHARES
+        alone, whole = (
+            share + (min(max(each / usual, least), most) - share) / known
+            for share, each in zip(shares, took, strict=True)
+        )
+        self._shares[batch.bit_length()] = alone, whole, known
 
     def _saw_plain(self, features: tuple[int, int, int], seconds: float) -> None:
         """As if the drafter followed."""
@@ -194,8 +207,10 @@ class StepCosts:
             return 0.0
         # The first step behind one with trees finds other things in the caches.
         if not report.nodes and not drafted and not before:
-            rest -= sum(report.seconds.get(stage, 0.0) for stage in FOLLOWING)
+            following = sum(report.seconds.get(stage, 0.0) for stage in FOLLOWING)
+            rest -= following
             features = 1, batch, prompts
+            self._following.add(features, following)
             self._saw_plain(features, forward + rest)
             self._plain_rest.add(features, rest)
             self.forward.add((1, batch, batch, prompts), forward)
