@@ -21,7 +21,7 @@ from .inputs import of_tree, tree_of
 
 SEEDS = random_cases(500)
 # Of these a few show it: each seed is as much work as one of SEEDS.
-FEW_SEEDS = range(500 if IMPLEMENTATION == "cpp" else 60)
+FEW_SEEDS = range(500 if IMPLEMENTATION == "cpp" else 30)
 cpp_only = pytest.mark.skipif(IMPLEMENTATION != "cpp", reason="kernels check nothing on a device")
 FACES: tuple[tuple[ModuleType, str, ModuleType], ...] = (
     (tree_accept, "tree_accept", accept_cases),
