@@ -11,5 +11,5 @@ IMPLEMENTATION = "triton" if interpreting() else "cpp"
 
 
 def random_cases(count: int) -> range:
-    """Seeds of so many random cases; of an eighth where Triton interprets, at 50 ms each and more."""
+    """Seeds of so many random cases; an eighth where Triton interprets, at 50 ms each or more."""
     return range(count if IMPLEMENTATION == "cpp" else count // 8)
