@@ -135,13 +135,12 @@ class AdaptiveShapes:
             self._rest(self._looks_of[self._power], unasked)
         looks = self._looks(batch)
         self._may_rest = True
-        if looks.tries and looks.plans >= looks.pause:
+        tried = looks.tries and looks.plans >= looks.pause
+        if tried or self._resting == TRIAL:
             # By now it is known what such steps take.
             self._learn_of_rest()
-            looks.tried()
-            self._reassess(batch, anew=False)
-        elif self._resting == TRIAL:
-            self._learn_of_rest()
+            if tried:
+                looks.tried()
             self._reassess(batch, anew=False)
         # Whoever was drafted for of late may be again, in a batch of another size.
         wanted = looks.drafts or self._plans <= self._wanted

@@ -25,12 +25,11 @@ class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
     `plain`: of a step without trees, which the drafter follows, without its part, by requests; one
-    that it misses takes a share of that, as vLLM leaves out more, and more than that, but no longer
-    than with the drafter's part, where a server's other work, on the same cores, was done beside it
-    and now is beside the forward. `forward`: of the target, with
-    its logits and draws, by rows and requests, with trees for most or none. With trees for most,
-    `level`: of drafting a level below the first, by rows; `rest`: of all else, by trees and rows of
-    a level.
+    that it misses takes a share of that: less, as vLLM leaves out more, or up to the drafter's part
+    more, where what a server does on the same cores fell beside the drafter, and now falls beside
+    the forward. `forward`: of the target, with its logits and draws, by rows and requests, with
+    trees for most or none. With trees for most, `level`: of drafting a level below the first, by
+    rows; `rest`: of all else, by trees and rows of a level.
     Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
     that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
     number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
