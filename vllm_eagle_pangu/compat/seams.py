@@ -42,9 +42,9 @@ _TABLE = """
         speculative_config
     vllm.envs = VLLM_USE_V2_MODEL_RUNNER
     vllm.forward_context = set_forward_context
-    vllm.forward_context:set_forward_context = num_tokens slot_mapping
+    vllm.forward_context:set_forward_context = num_tokens skip_compiled slot_mapping
     vllm.logger = init_logger
-    vllm.logger:_VllmLogger = info info_once
+    vllm.logger:_VllmLogger = info info_once warning
     vllm.model_executor.layers.attention = Attention
     vllm.model_executor.layers.attention:Attention = head_size impl kv_cache layer_name num_heads
         num_kv_heads
@@ -182,6 +182,9 @@ _TABLE = """
     vllm.v1.core.sched.scheduler:Scheduler = dynamic_sd_lookup
 
     [vllm cuda]
+    vllm.config = CUDAGraphMode
+    vllm.config:CUDAGraphMode = NONE
+    vllm.config:CompilationConfig = cudagraph_mode
     vllm.v1.attention.backend = AttentionCGSupport
     vllm.v1.attention.backend:AttentionCGSupport = NEVER
     vllm.v1.attention.backends.flash_attn = FlashAttentionBackend

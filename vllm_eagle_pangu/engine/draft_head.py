@@ -47,6 +47,7 @@ class DraftHead:
         self.proposer = proposer
         self.model = proposer.model
         self.ops = ops
+        self.most_compiled = proposer.vllm_config.scheduler_config.max_num_batched_tokens
         self.layer_names = sorted(proposer._draft_attn_layer_names)
         context = proposer.vllm_config.compilation_config.static_forward_context
         self.layers = [context[name] for name in self.layer_names]
@@ -125,6 +126,8 @@ class DraftHead:
             dict.fromkeys(self.layer_names, metadata),
             self.proposer.vllm_config,
             num_tokens=rows,
+            # Trees cut to the room of a step have more rows in the head's pass than in the step.
+            skip_compiled=rows > self.most_compiled,
             slot_mapping={} if slots is None else dict.fromkeys(self.layer_names, slots),
         )
 
