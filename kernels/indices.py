@@ -2,24 +2,64 @@
 """Constant tensors of the hot path, made once per size and device. Never write to them."""
 
 import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.nn.functional import pad
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-@functools.lru_cache(maxsize=256)
+# Where constants are held that were asked for, outermost first.
+_holders: list[list[object]] = []
+
+
+@contextmanager
+def held() -> Iterator[list[object]]:
+    """What is asked for meanwhile: a CUDA graph knows no more than its address, and the caches
+    forget what others have not asked for of late."""
+    asked: list[object] = []
+    _holders.append(asked)
+    try:
+        yield asked
+    finally:
+        _holders.remove(asked)
+
+
+def constant(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """So many results of a function are kept."""
+
+    def keep(function: Callable[P, R]) -> Callable[P, R]:
+        made = functools.lru_cache(maxsize)(function)
+
+        @functools.wraps(function)
+        def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+            found = made(*args, **kwargs)  # type: ignore[arg-type]
+            for holder in _holders:
+                holder.append(found)
+            return found
+
+        ask.cache_clear = made.cache_clear  # type: ignore[attr-defined]
+        return ask
+
+    return keep
+
+
+@constant(maxsize=256)
 def index_range(size: int, device: torch.device) -> torch.Tensor:
     """`[size] int64`: 0, 1, ..., size - 1."""
     return torch.arange(size, device=device)
 
 
-@functools.lru_cache(maxsize=1024)
+@constant(maxsize=1024)
 def filled(value: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """`shape`, int64: `value` everywhere."""
     return torch.full(shape, value, device=device)
 
 
-@functools.lru_cache(maxsize=1024)
+@constant(maxsize=1024)
 def spans(
     batch: int, count: int, apart: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,19 +68,19 @@ def spans(
     return starts, torch.full_like(starts, count)
 
 
-@functools.lru_cache(maxsize=64)
+@constant(maxsize=64)
 def identity(width: int, device: torch.device) -> torch.Tensor:
     """`[width, width] bool`, true on the diagonal."""
     return torch.eye(width, dtype=torch.bool, device=device)
 
 
-@functools.lru_cache(maxsize=64)
+@constant(maxsize=64)
 def causal(size: int, device: torch.device) -> torch.Tensor:
     """`[size, size] bool`: row i sees rows 0 to i."""
     return torch.ones(size, size, dtype=torch.bool, device=device).tril()
 
 
-@functools.lru_cache(maxsize=64)
+@constant(maxsize=64)
 def candidate_levels(width: int, depth: int, device: torch.device) -> torch.Tensor:
     """`[C + 2] int64`: depth of the root, of each candidate in level order, and 0 for padding."""
     square = width**2

@@ -5,12 +5,14 @@ The CPU's engine, whose pages are strided tensors too, with the choices of the C
 """
 
 import pytest
+import torch
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.engine.cpu_worker import TreeCPUModelRunner
 from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner
+from vllm_eagle_pangu.engine.warm_up import capture_growth
 
 from ..tiny_pair import tiny_target, write_tiny_head
 from .mixed_heads import write_mixed_heads
@@ -61,6 +63,29 @@ def test_trees_on_triton_kernels_give_plain_decodings_tokens(engine, tiny_pangu,
         assert runner_of(trees).ops.implementation == "triton"
         assert runner_of(trees).pages.tables, "one launch commits all layers"
         assert generate(trees) == expected
+
+        # Grown by graphs: here of two trees and of as many as there may be, three of them real.
+        replayed = []
+        runner_of(trees).grow_by(capture_growth(runner_of(trees), runs_again(replayed)))
+        assert generate(trees) == expected
+        assert len(set(replayed)) == 2, replayed
+
+
+def runs_again(replayed):
+    """In a CUDA graph's place: the same calls again, into the same tensors."""
+
+    def capture(run):
+        result = run()
+
+        def replay():
+            replayed.append(result.batch_size)
+            for name, made in vars(run()).items():
+                if isinstance(made, torch.Tensor):
+                    getattr(result, name).copy_(made)
+
+        return replay, result
+
+    return capture
 
 
 @pytest.mark.usefixtures("cuda_choices")

@@ -13,6 +13,7 @@ from triton.compiler import make_backend
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
+from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.engine.cpu_worker import TreeCPUModelRunner
 from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner
 
@@ -59,6 +60,11 @@ def generate(llm, prompts, **params):
     llm.generate([{"prompt_token_ids": p} for p in prompts], sampling, use_tqdm=False)
 
 
+def policy_of_device(runner):
+    """As on a device, where trees are chosen before they are drafted."""
+    return runner.tree_config.policy(Ops.bind("cpp"), on_host=False)
+
+
 @pytest.mark.parametrize(
     ("keys", "options"),
     [
@@ -67,8 +73,13 @@ def generate(llm, prompts, **params):
             {"num_speculative_tokens": 4, "tree_policy": "chain", "drafter_window": 16},
             {"max_num_seqs": 4, "max_num_batched_tokens": 12},
         ),
+        (
+            {"num_speculative_tokens": 6, "tree_width": 2, "tree_depth": 3}
+            | {"tree_policy": "adaptive"},
+            {"max_num_seqs": 3},
+        ),
     ],
-    ids=["tree", "chain, with a window and steps too small for all trees"],
+    ids=["tree", "chain, with a window and steps too small for all trees", "adaptive"],
 )
 def test_requests_make_triton_compile_nothing(
     engine, tiny_pangu, tiny_head, monkeypatch, launched, keys, options
@@ -78,13 +89,18 @@ def test_requests_make_triton_compile_nothing(
         monkeypatch.setattr(TreeCPUModelRunner, choice, getattr(TreeGPUModelRunner, choice))
     speculative = {"method": "eagle_pangu", "model": str(tiny_head), **keys}
     options = {"max_num_batched_tokens": 40} | options
+    longest = 4
+    if keys.get("tree_policy") == "adaptive":
+        longest = 24  # till trees of all shapes have been looked at
+        monkeypatch.setattr(TreeCPUModelRunner, "_policy", policy_of_device)
     with engine(tiny_pangu, speculative_config=speculative, **options) as trees:
         at_start = set(launched)
         launched.clear()
         generate(trees, PROMPTS[:1])
         generate(trees, PROMPTS)
-        generate(trees, PROMPTS, temperature=0.8, top_k=5)
+        generate(trees, PROMPTS, temperature=0.8, top_k=5, max_tokens=longest)
         # Rows of logits as a request with penalties has them, level by level.
         generate(trees, PROMPTS[:2], frequency_penalty=0.5)
     assert {name for name, _ in launched} == EVERY_KERNEL
+    print("NEW", sorted(name for name, _ in launched - at_start), len(at_start))
     assert launched <= at_start, launched - at_start

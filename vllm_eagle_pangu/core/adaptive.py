@@ -16,6 +16,7 @@ the host, where vLLM's scheduler needs their tokens.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from math import exp, log2
 
 import numpy as np
@@ -198,7 +199,7 @@ class AdaptiveShapes:
             return [None] * batch
         self._drafted = batch
         looks.trees += batch
-        return [self._shape()] * batch
+        return [self._shape(*self._size_now)] * batch
 
     def _due(self, every: int) -> bool:
         """Whether what is done every so many plans is; not with trees of another size."""
@@ -248,9 +249,12 @@ class AdaptiveShapes:
             depth = 1 if flat and not self.on_host else self.largest.depth
         self._size_now = width, depth
 
-    def _shape(self) -> TreeShape:
-        """Of the trees being drafted."""
-        width, depth = self._size_now
+    def shapes(self) -> Sequence[TreeShape]:
+        """See `TreePolicy`."""
+        depths = range(self.largest.depth, 0, -1)
+        return [self._shape(*size) for size in product(reversed(self.trees.widths), depths)]
+
+    def _shape(self, width: int, depth: int) -> TreeShape:
         capacity = TreeShape(width, depth, 1).capacity
         return TreeShape(width, depth, min(self.largest.nodes, capacity))
 

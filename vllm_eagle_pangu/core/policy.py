@@ -47,6 +47,10 @@ class TreePolicy(Protocol):
         """A shape for each of the requests that can be drafted for; None for no tree."""
         ...
 
+    def shapes(self) -> Sequence[TreeShape]:
+        """All that it may plan, the largest first: start-up drafts and verifies each of them."""
+        ...
+
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         """Whether to draft below `level`, 1 for the roots' children, of trees of one shape: yes.
 
@@ -81,3 +85,7 @@ class FixedShape(TreePolicy):
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`."""
         return [self.tree] * len(requests)
+
+    def shapes(self) -> Sequence[TreeShape]:
+        """See `TreePolicy`."""
+        return [] if self.tree is None else [self.tree]

@@ -64,6 +64,10 @@ class TreeBatch(Trees):
         """The trees of requests `rows`: `[B'] int64`, in that order, or a slice of them."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _TENSORS})
 
+    def copy_of(self, count: int) -> "TreeBatch":
+        """The first `count` trees, in memory of their own."""
+        return replace(self, **{name: getattr(self, name)[:count].clone() for name in _TENSORS})
+
     def to(self, device: torch.device) -> "TreeBatch":
         """The same trees there: waits for a device that they come from, not for one they go to."""
         if device == self.tokens.device:

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA worker: vLLM's, with a model runner that decodes trees.
 
-Written against vLLM 0.23 and 0.32 and tested without a GPU; never run on one yet.
+Written against vLLM 0.23 and 0.32 and tested without a GPU. Has run on one with 0.23: docs/gpu.md.
 """
 
+import torch
 import vllm.v1.worker.gpu_model_runner as vllm_gpu_model_runner
+from vllm.config import CUDAGraphMode
+from vllm.logger import init_logger
 from vllm.v1.worker.gpu_worker import Worker
 
+from vllm_eagle_pangu.engine.growth_graphs import capture_on_gpu
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+from vllm_eagle_pangu.engine.warm_up import capture_growth
 from vllm_eagle_pangu.engine.worker import TreeWorkerMixin
+
+logger = init_logger(f"vllm.{__name__}")
 
 
 class TreeGPUModelRunner(TreeRunnerMixin, vllm_gpu_model_runner.GPUModelRunner):
@@ -16,6 +23,17 @@ class TreeGPUModelRunner(TreeRunnerMixin, vllm_gpu_model_runner.GPUModelRunner):
 
     device_implementation = "triton"
     strided_pages = True
+
+    def capture_growth(self) -> None:
+        """See `TreeRunnerMixin`; where vLLM captures graphs, too."""
+        if self.compilation_config.cudagraph_mode == CUDAGraphMode.NONE or self.reference_mode:
+            return
+        try:
+            graphs = capture_growth(self, capture_on_gpu(torch.cuda.graph_pool_handle()))
+        except RuntimeError as error:
+            logger.warning("eagle_pangu: trees are grown without CUDA graphs: %s", error)
+            return
+        self.grow_by(graphs)
 
 
 class TreeGPUWorker(TreeWorkerMixin, Worker):

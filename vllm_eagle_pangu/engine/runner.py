@@ -9,7 +9,7 @@ draws, walks and commits, and `propose_draft_token_ids`, which drafts, or leaves
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -41,7 +41,7 @@ from vllm_eagle_pangu.kernels.tree_prune import tree_prune
 from vllm_eagle_pangu.step.accept import Accepted, Unseen
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.drafter import Eagle3Drafter
-from vllm_eagle_pangu.step.grow import Drafted
+from vllm_eagle_pangu.step.grow import Drafted, GrowShape
 from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
 from vllm_eagle_pangu.step.rows import LayerScratch
@@ -218,6 +218,14 @@ class TreeRunnerMixin(GPUModelRunner):
         """What one launch commits; nothing where layers write by themselves."""
         if self.strided_pages and not self.reference_mode:
             self.pages.tabulate()
+
+    def capture_growth(self) -> None:
+        """Where the platform has graphs: grow trees by them from now on. Unless overridden, not."""
+
+    def grow_by(self, grow_one: GrowShape) -> None:
+        """From now on."""
+        assert isinstance(self.step.drafter, Eagle3Drafter)
+        self.step.drafter = replace(self.step.drafter, grow_one=grow_one)
 
     def profile_forward(self) -> None:
         """Tell a policy that follows latency what rows cost, before its first step."""

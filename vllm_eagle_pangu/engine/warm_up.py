@@ -3,9 +3,10 @@
 
 Triton compiles at a kernel's first launch, for the types, constants and alignments of that launch:
 a form that was not launched here would be compiled while requests wait. What decides the form of
-our kernels is the batch's size and nothing else that a request could change.
+our kernels is the batch's size and the trees' shape, and nothing else that a request could change.
 """
 
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ import torch
 
 from vllm_eagle_pangu.core.policy import FixedShape
 from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.engine.growth_graphs import Capture, GrowthGraphs
 from vllm_eagle_pangu.step.accept import accept
 from vllm_eagle_pangu.step.commit import commit
 from vllm_eagle_pangu.step.extend import Extended, extension_of
@@ -22,6 +26,9 @@ from vllm_eagle_pangu.step.head import Limits
 from vllm_eagle_pangu.step.place import PendingTree, Placed, ScheduledTree, place
 from vllm_eagle_pangu.step.verify import verify_rows
 from vllm_eagle_pangu.step.view import BatchView
+
+# Of more trees, a level takes the GPU longer than the host takes to launch it.
+MOST_GRAPHED = 64
 
 if TYPE_CHECKING:
     from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
@@ -36,30 +43,50 @@ def warm_up(runner: "TreeRunnerMixin") -> None:
     ops = runner.ops
     if "triton" not in (ops.implementation, ops.attention):
         return
-    head, shape = runner.draft_head, runner.tree_config.shape()
+    largest, *others = runner.step.policy.shapes()
+    batches = batch_sizes(runner.max_num_reqs)
+    for batch in batches:
+        _run(runner, largest, batch)
+    # What a shape decides, it decides by how full the GPU is.
+    for shape, batch in product(others, {batches[0], batches[-1]}):
+        _run(runner, shape, batch)
+
+
+def _run(runner: "TreeRunnerMixin", shape: TreeShape, batch: int) -> None:
+    """A step of so many trees."""
+    ops, head = runner.ops, runner.draft_head
     limits: Limits = runner.limits
-    for batch in batch_sizes(runner.max_num_reqs):
-        trees = grow_shape(
-            _extended(runner, batch), shape, FixedShape(shape).deepen, head, limits, ops
-        )
-        # As many rows each as one step has room for.
-        rows = min(trees.rows, runner.max_num_tokens // batch)
-        tokens = [0] * (rows - 1)
-        pending = [PendingTree(trees, row, shape.nodes, shape) for row in range(batch)]
-        scheduled = [ScheduledTree(i, tokens, tree) for i, tree in enumerate(pending)]
-        placed = place(_view(runner, batch, rows), scheduled)
-        _verify(runner, placed)
-        drawn = torch.zeros(batch * rows, dtype=torch.long, device=runner.device)
-        accepted = accept(placed, drawn, limits.depth, ops)
-        commit(accepted, runner.pages, ops)
-        extension = extension_of(accepted, range(batch), head.group, limits, ops)
-        head.run(
-            extension.rows.tokens,
-            extension.rows.positions,
-            _states(runner, extension.rows.tokens.shape[0]),
-            head.extend_metadata(extension, None),
-            extension.rows.slots,
-        )
+    trees = grow_shape(_extended(runner, batch), shape, FixedShape(shape).deepen, head, limits, ops)
+    # As many rows each as one step has room for.
+    rows = min(trees.rows, runner.max_num_tokens // batch)
+    tokens = [0] * (rows - 1)
+    pending = [PendingTree(trees, row, shape.nodes, shape) for row in range(batch)]
+    scheduled = [ScheduledTree(i, tokens, tree) for i, tree in enumerate(pending)]
+    placed = place(_view(runner, batch, rows), scheduled)
+    _verify(runner, placed)
+    drawn = torch.zeros(batch * rows, dtype=torch.long, device=runner.device)
+    accepted = accept(placed, drawn, limits.depth, ops)
+    commit(accepted, runner.pages, ops)
+    extension = extension_of(accepted, range(batch), head.group, limits, ops)
+    head.run(
+        extension.rows.tokens,
+        extension.rows.positions,
+        _states(runner, extension.rows.tokens.shape[0]),
+        head.extend_metadata(extension, None),
+        extension.rows.slots,
+    )
+
+
+@torch.inference_mode()
+def capture_growth(runner: "TreeRunnerMixin", capture: Capture[TreeBatch]) -> GrowthGraphs:
+    """Graphs of all shapes that may be planned, for up to `MOST_GRAPHED` trees. After `warm_up`: a
+    graph that is captured must not compile."""
+    graphs = GrowthGraphs(capture)
+    for batch in batch_sizes(min(runner.max_num_reqs, MOST_GRAPHED)):
+        for shape in runner.step.policy.shapes():
+            extended = _extended(runner, batch)
+            graphs.add(extended, shape, runner.draft_head, runner.limits, runner.ops)
+    return graphs
 
 
 def batch_sizes(most: int) -> list[int]:

@@ -47,6 +47,7 @@ class TreeWorkerMixin(WorkerBase):
     def compile_or_warm_up_model(self) -> Any:
         """Launch what Triton would compile under traffic, then what vLLM does, the seed last."""
         warm_up(self.model_runner)
+        self.model_runner.capture_growth()
         self.model_runner.profile_forward()
         return super().compile_or_warm_up_model()
 

@@ -12,7 +12,7 @@ from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.extend import Extended, extend, requests_to_draft
-from vllm_eagle_pangu.step.grow import Deepen, Drafted, grow
+from vllm_eagle_pangu.step.grow import Deepen, Drafted, GrowShape, grow, grow_shape
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.unread import Unread
 
@@ -64,6 +64,7 @@ class Eagle3Drafter:
     limits: Limits
     ops: Ops
     unread: Unread = field(default_factory=Unread)
+    grow_one: GrowShape = grow_shape
 
     def requests(self, accepted: Accepted) -> Sequence[int]:
         """See `Drafter`."""
@@ -87,4 +88,4 @@ class Eagle3Drafter:
 
     def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""
-        return grow(state, plan, deepen, self.head, self.limits, self.ops)
+        return grow(state, plan, deepen, self.head, self.limits, self.ops, self.grow_one)

@@ -20,6 +20,8 @@ from vllm_eagle_pangu.step.rows import LevelRows
 
 # See `core.policy.TreePolicy.deepen`.
 Deepen: TypeAlias = Callable[[int, torch.Tensor], bool]
+# See `grow_shape`.
+GrowShape: TypeAlias = Callable[[Extended, TreeShape, Deepen, Head, Limits, Ops], TreeBatch]
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,17 @@ def grow(
     head: Head,
     limits: Limits,
     ops: Ops,
+    grow_one: GrowShape,
 ) -> Drafted:
-    """A tree for each request, in its planned shape. Shapes take turns on the head."""
+    """A tree for each request, in its planned shape. Shapes take turns on the head, by `grow_one`:
+    `grow_shape`, or what does the same."""
     places: dict[TreeShape, list[int]] = {}
     for place, shape in enumerate(plan):
         places.setdefault(shape, []).append(place)
     drafted = []
     for shape, those in places.items():
         some = extended.of(those)
-        tree = grow_shape(some, shape, deepen, head, limits, ops)
+        tree = grow_one(some, shape, deepen, head, limits, ops)
         drafted_shape = TreeShape(shape.width, tree.max_depth, tree.rows - 1)
         drafted.append(DraftedTrees(tree, some.requests, drafted_shape))
     return Drafted(drafted)
