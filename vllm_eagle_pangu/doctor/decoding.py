@@ -18,13 +18,14 @@ from vllm_eagle_pangu import ties
 from vllm_eagle_pangu.bench.config import (
     DEFAULT_SHAPE,
     BenchConfig,
+    EngineConfig,
     PromptConfig,
     ThroughputConfig,
 )
 from vllm_eagle_pangu.bench.experiments.base import ratio_text
 from vllm_eagle_pangu.bench.run import run_bench
 from vllm_eagle_pangu.demo import pair
-from vllm_eagle_pangu.doctor.device import CPU
+from vllm_eagle_pangu.doctor.device import CPU, CUDA
 from vllm_eagle_pangu.doctor.finding import OK, WRONG, Finding
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.lossless import Tokens, drawn, judged
@@ -114,9 +115,11 @@ def exact_logits(
     return found
 
 
-def speed(prompts: int, tokens: int) -> Iterator[Finding]:
+def speed(device: str, prompts: int, tokens: int) -> Iterator[Finding]:
     """A finding for each method, in turns on the same prompts, and for what failed."""
     config = BenchConfig(
+        # A GPU's plain decoding needs its CUDA graphs to be no weakened baseline.
+        engine=EngineConfig(enforce_eager=device != CUDA),
         tokens=tokens,
         repeats=REPEATS,
         prompts=PromptConfig(count=prompts),

@@ -51,7 +51,7 @@ def rungs(device: str, pair: Sequence[str], prompts: int, tokens: int) -> list[R
     kernels = partial(findings_of_each, ops.names(device), "ops.on_all_cases", device)
     measured = partial(findings_of, environment=server_environment())
     lossless = partial(measured, "lossless", "decoding.lossless", device, prompts, tokens)
-    speed = partial(measured, "E1", "decoding.speed", prompts, tokens)
+    speed = partial(measured, "E1", "decoding.speed", device, prompts, tokens)
     return [
         Rung("machine", lambda: chain(here(), findings_of(device, "machine.facts", device))),
         Rung("ops", lambda: findings_of("ops", "ops.present", device), ("torch", *there[:1])),
