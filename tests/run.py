@@ -4,18 +4,28 @@
 What an engine leaves behind then meets no other file: vLLM keeps the environment variables that it
 has read and sets inductor's cache folder, and torch's thread state was once found changed. Starting
 an engine keeps one core busy, so as many processes run as there are cores, up to four.
+
+These processes are forks of one that has imported vLLM and done nothing else: importing takes ten
+seconds.
 """
 
 import argparse
+import atexit
+import gc
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 # Triton decides at import whether it interprets its kernels: processes of their own.
@@ -29,6 +39,13 @@ NO_TESTS = 5
 MOST_AT_ONCE = 4
 # Processes beside each other: a thread that waits for the others of its pool gives its core away.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+# What engine tests import; the first must come from vLLM, which prepares torch's import.
+LOADED = ["vllm", "vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker"]
+# Read when Hugging Face's library is imported: before a test's conftest.py could say it.
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+FORKS = multiprocessing.get_context("forkserver")
+# Starting a process looks for others that have ended, and takes their exit codes.
+FORKS_LOCK = threading.Lock()
 
 
 @dataclass
@@ -38,6 +55,10 @@ class Part:
     paths: list[str]
     marker: str
     environment: dict[str, str] = field(default_factory=dict)
+
+    def forked(self) -> bool:
+        """Of its own environment some is read when vLLM is imported."""
+        return self.marker == "engine" and not self.environment
 
     def __str__(self) -> str:
         where = " ".join(self.paths) or "all tests"
@@ -64,22 +85,67 @@ def starts_engines(file: Path) -> bool:
 
 def run(part: Part, seed: int, folder: Path, report: Path) -> int:
     """Pytest's exit status; what is compiled is kept in `folder`, for this run alone."""
-    caches = {
-        "VLLM_CACHE_ROOT": report.with_suffix(".cache"),
-        "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
-    }
-    share_model_infos(caches["VLLM_CACHE_ROOT"], folder)
-    defaults = PATIENT | {name: str(path) for name, path in caches.items()}
+    cache = report.with_suffix(".cache")
+    share_model_infos(cache, folder)
+    defaults = PATIENT | compiled(folder) | {"VLLM_CACHE_ROOT": str(cache)}
     environment = defaults | os.environ | part.environment
     options = [f"--randomly-seed={seed}", f"--junit-xml={report}", "-o", "junit_family=xunit1"]
-    command = [sys.executable, "-m", "pytest", *options, "-m", part.marker, *part.paths]
+    arguments = [*options, "-m", part.marker, *part.paths]
     said = report.with_suffix(".log")
-    with said.open("wb") as log:
-        code = subprocess.run(
-            command, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False
-        ).returncode
+    how = run_fork if part.forked() else run_process
+    code = how(arguments, environment, said)
     print(f"\npytest: {part}\n{said.read_text(errors='replace').rstrip()}", flush=True)
     return code
+
+
+def run_process(arguments: list[str], environment: dict[str, str], said: Path) -> int:
+    command = [sys.executable, "-m", "pytest", *arguments]
+    with said.open("wb") as log:
+        return subprocess.run(
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False
+        ).returncode
+
+
+def run_fork(arguments: list[str], environment: dict[str, str], said: Path) -> int:
+    process = FORKS.Process(target=pytest_in_fork, args=(arguments, environment, said))
+    with FORKS_LOCK:
+        process.start()
+    wait([process.sentinel])
+    with FORKS_LOCK:
+        process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def pytest_in_fork(arguments: list[str], environment: dict[str, str], said: Path) -> None:
+    """As `python -m pytest` in a process of its own, its end included."""
+    # A collection goes through all that was imported, half a second each.
+    gc.freeze()
+    with said.open("wb") as log:
+        for number in (1, 2):
+            os.dup2(log.fileno(), number)
+    os.environ.update(environment)
+    sys.argv = ["pytest", *arguments]
+    import pytest
+
+    code = pytest.main(arguments)
+    # A fork ends without them: they remove temporary folders.
+    atexit._run_exitfuncs()
+    sys.exit(int(code))
+
+
+def load_vllm(folder: Path) -> None:
+    """Start the process that the forks come from."""
+    defaults = {**PATIENT, **OFFLINE, **compiled(folder)}
+    # As `python -m pytest`; else this file's folder, whose folders have the names of packages.
+    sys.path[0] = os.getcwd()
+    with patch.dict(os.environ, defaults | os.environ):
+        FORKS.set_forkserver_preload(LOADED)
+        forkserver.ensure_running()
+
+
+def compiled(folder: Path) -> dict[str, str]:
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
 
 
 def share_model_infos(cache: Path, folder: Path) -> None:
@@ -108,6 +174,8 @@ def run_all(todo: list[Part], seed: int) -> int:
     at_once = min(len(os.sched_getaffinity(0)), MOST_AT_ONCE)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(at_once) as pool:
         folder = Path(name)
+        if any(part.forked() for part in todo):
+            load_vllm(folder)
         reports = [folder / f"{index}.xml" for index in range(len(todo))]
         codes = pool.map(lambda part, report: run(part, seed, folder, report), todo, reports)
         for part, report, code in zip(todo, reports, codes, strict=True):
