@@ -83,17 +83,34 @@ print("RESULTS" + json.dumps(results))
 RUNNERS = (
     PRETENDED
     + """
-import os, pickle, subprocess
+import os, pickle
 import vllm.config.vllm
 capability = (9, 0)
 # Without it vLLM has no V2 runner; there is no driver for it here.
 vllm.config.vllm.HAS_TRITON = True
-if sys.argv[1] == "in a worker":
+
+def in_a_worker(configs):
     from vllm.plugins import load_general_plugins
     load_general_plugins()
-    configs = pickle.load(sys.stdin.buffer)
-    print("RESULTS" + json.dumps([config.use_v2_model_runner for config in configs]))
-    sys.exit()
+    return [config.use_v2_model_runner for config in pickle.loads(configs)]
+
+# The worker is a fork from before anything was configured, or a plugin loaded: nothing but the
+# environment and the configurations come to it, and nothing is imported again.
+sent, answered = os.pipe(), os.pipe()
+if os.fork() == 0:
+    try:
+        os.close(sent[1])
+        with os.fdopen(sent[0], "rb") as pipe:
+            environment, configs = pickle.load(pipe)
+        os.environ.clear()
+        os.environ.update(environment)
+        with os.fdopen(answered[1], "w") as pipe:
+            json.dump(in_a_worker(configs), pipe)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)
+os.close(answered[1])
 
 target, head = json.loads(sys.argv[1])
 spec = {"method": "eagle_pangu", "model": head, "num_speculative_tokens": 8}
@@ -106,11 +123,10 @@ environment = dict(os.environ)
 configs = [configured(None), configured(spec), configured(None)]
 here = [config.use_v2_model_runner for config in configs]
 changed = dict(os.environ).items() ^ environment.items()
-worker = subprocess.run(
-    [sys.executable, "-c", sys.orig_argv[sys.orig_argv.index("-c") + 1], "in a worker"],
-    input=pickle.dumps(configs), stdout=subprocess.PIPE, check=True,
-)
-there = json.loads(worker.stdout.decode().rpartition("RESULTS")[2])
+with os.fdopen(sent[1], "wb") as pipe:
+    pickle.dump((dict(os.environ), pickle.dumps(configs)), pipe)
+with os.fdopen(answered[0]) as pipe:
+    there = json.load(pipe)
 print("RESULTS" + json.dumps({"here": here, "there": there,
     "changed": [pair for pair in changed if "RUNNER" in pair[0]]}))
 """
