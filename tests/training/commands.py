@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import torch
+
+from vllm_eagle_pangu.cli import main
 
 # Of a run on a machine that is busy with other things; a run that hangs ends here, as a failure.
 PATIENCE_S = 300.0
@@ -37,6 +40,15 @@ def finish(config: Path, *launcher: str) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+def finish_here(config: Path) -> None:
+    """The same in this process, which has imported all of it: for what others are compared with."""
+    threads = torch.get_num_threads()
+    try:
+        assert main(["train", "--config", str(config)]) == 0
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 
 from vllm_eagle_pangu.training.training_run import load_state
 
-from .commands import command, finish, kill, started, states, wait_until, write_config
+from .commands import command, finish, finish_here, kill, started, states, wait_until, write_config
 from .prepared import HEAD, prepare
 
 ROWS, LENGTH, STEPS = 1000, 40, 40
@@ -34,7 +34,7 @@ def config(tmp_path, tiny_llama):
 def test_killed_while_states_are_written_and_after_a_save_it_ends_with_the_same_head(
     config, tmp_path
 ):
-    finish(config("whole"))
+    finish_here(config("whole"))
     cut = config("cut")
     with started(command(cut)) as process:
         wait_until(lambda: len(states(tmp_path / "cut" / "prepared")) > 100, process)

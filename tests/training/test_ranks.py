@@ -21,6 +21,7 @@ from .commands import (
     command,
     family,
     finish,
+    finish_here,
     kill,
     started,
     states,
@@ -126,7 +127,7 @@ def test_both_ranks_end_with_one_head(config, tmp_path):
 def test_a_rank_killed_while_states_are_written_ends_all_and_the_command_goes_on(config, tmp_path):
     for name in ("alone", "two"):
         prepared_rows(tmp_path / name / "prepared", ROWS)
-    finish(config("alone", head=SECTION))
+    finish_here(config("alone", head=SECTION))
     two, prepared = config("two", head=SECTION), tmp_path / "two" / "prepared"
     for number in (0, 1):
         before = len(states(prepared))
