@@ -33,7 +33,7 @@ class Always(AdaptiveShapes):
         looks.pays = looks.near = True
         super().plan(requests)
         self._drafted = len(requests)
-        return [self._shape()] * len(requests)
+        return [self._shape(*self._size_now)] * len(requests)
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         return super().deepen(level, score) or not self._depth

@@ -68,12 +68,14 @@ def measure(
             found = run()
             if number:
                 took[name].append(found)
-                stages[name] = {stage: s / found["drafts"] for stage, s in Watched.seconds.items()}
+                steps = max(found["drafts"] / clients, 1)
+                stages[name] = {stage: s / steps for stage, s in Watched.seconds.items()}
     plain = took[PLAIN.name]
     rows = []
     for name, found in took.items():
         ratios = [a["seconds"] / b["seconds"] for a, b in zip(plain, found, strict=True)]
-        seconds, drafts = median(each["seconds"] for each in found), found[-1]["drafts"]
+        seconds = median(each["seconds"] for each in found)
+        a_draft = [each["seconds"] / each["drafts"] for each in found if each["drafts"]]
         pairs = zip(plain[-1]["answers"], found[-1]["answers"], strict=True)
         rows.append(
             {
@@ -83,8 +85,8 @@ def measure(
                 "ratio": round(median(ratios), 3),
                 "least": round(min(ratios), 3),
                 "most": round(max(ratios), 3),
-                "drafts": drafts,
-                "ms_per_step": round(1e3 * clients * seconds / drafts, 2) if drafts else None,
+                "drafts": found[-1]["drafts"],
+                "ms_per_step": round(1e3 * clients * median(a_draft), 2) if a_draft else None,
                 "same_as_plain": sum(a == b for a, b in pairs),
                 "stages_ms": {k: round(1e3 * s, 2) for k, s in stages[name].items()},
             }

@@ -6,6 +6,7 @@
 #
 #     benchmarks/on_gpu.sh OUT [PART...]      # files and logs go to OUT
 set -uo pipefail
+mkdir -p "$1"
 out=$(realpath "$1")
 shift
 parts=("${@:-facts kernels ladder graphs loops}")
@@ -33,7 +34,7 @@ for part in ${parts[*]}; do
       limited 420 ladder python3 -m vllm_eagle_pangu.cli doctor --ladder --out "$out/doctor-cuda.md"
       ;;
     graphs)
-      limited 300 graphs python3 benchmarks/growth_graphs.py --save gpu
+      limited 300 graphs python3 benchmarks/growth_graphs.py
       ;;
     loops)
       limited 420 loops python3 benchmarks/closed_loop.py --pair demo --batches 1 8 32 \

@@ -25,7 +25,7 @@ def held() -> Iterator[list[object]]:
     try:
         yield asked
     finally:
-        _holders.remove(asked)
+        _holders.pop()
 
 
 def constant(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -110,6 +110,7 @@ if os.fork() == 0:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
+os.close(sent[0])
 os.close(answered[1])
 
 target, head = json.loads(sys.argv[1])

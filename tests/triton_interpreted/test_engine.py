@@ -96,7 +96,11 @@ def test_trees_that_follow_latency_too(engine, tiny_pangu, tiny_head):
     with engine(tiny_pangu, speculative_config=tree_of(tiny_head)) as trees:
         step = runner_of(trees).step
         step.policy = AdaptiveShapes(TreeShape(2, 3, 6), Ops.bind("cpp"), False, sizes=(4, 8, 16))
+        # Of this policy's shapes, too, by what stands for graphs.
+        replayed = []
+        runner_of(trees).grow_by(capture_growth(runner_of(trees), runs_again(replayed)))
         assert generate(trees, max_tokens=24) == expected
+        assert replayed
         assert step.policy.costs.known and step.policy.trees.known_whole
 
 

@@ -102,5 +102,4 @@ def test_requests_make_triton_compile_nothing(
         # Rows of logits as a request with penalties has them, level by level.
         generate(trees, PROMPTS[:2], frequency_penalty=0.5)
     assert {name for name, _ in launched} == EVERY_KERNEL
-    print("NEW", sorted(name for name, _ in launched - at_start), len(at_start))
     assert launched <= at_start, launched - at_start

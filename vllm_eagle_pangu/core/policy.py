@@ -55,6 +55,7 @@ class TreePolicy(Protocol):
         """Whether to draft below `level`, 1 for the roots' children, of trees of one shape: yes.
 
         `score: [B, W] float32`: cumulative log-probabilities of the nodes that would have children.
+        On a device it is asked once a tree is there, whole: it can only count.
         """
         return True
 

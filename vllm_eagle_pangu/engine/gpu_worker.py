@@ -26,7 +26,9 @@ class TreeGPUModelRunner(TreeRunnerMixin, vllm_gpu_model_runner.GPUModelRunner):
 
     def capture_growth(self) -> None:
         """See `TreeRunnerMixin`; where vLLM captures graphs, too."""
-        if self.compilation_config.cudagraph_mode == CUDAGraphMode.NONE or self.reference_mode:
+        graphs_wanted = self.compilation_config.cudagraph_mode != CUDAGraphMode.NONE
+        # A graph has no place for the definitions, which wait for the device.
+        if not graphs_wanted or {self.ops.implementation, self.ops.attention} != {"triton"}:
             return
         try:
             graphs = capture_growth(self, capture_on_gpu(torch.cuda.graph_pool_handle()))

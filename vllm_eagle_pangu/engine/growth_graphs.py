@@ -5,9 +5,9 @@ A graph is of one shape and one number of trees. It reads copies of what trees a
 those that it has room for beyond a step's are grown behind no prefix, for nobody.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -39,30 +39,31 @@ class Graph:
 
 
 class GrowthGraphs:
-    """A `step.grow.GrowShape` for policies that grow trees whole, as they do on devices."""
+    """A `step.grow.GrowShape` for policies that grow trees whole, as they do on devices.
 
-    def __init__(self, capture: Capture[TreeBatch]) -> None:
+    `most`: what as many trees as any graph has are grown from; graphs read copies of it. `sizes`:
+    numbers of trees that graphs may have.
+    """
+
+    def __init__(self, capture: Capture[TreeBatch], most: Extended, sizes: Sequence[int]) -> None:
+        assert most.read_from is None
         self.capture = capture
-        self._of: dict[TreeShape, dict[int, Graph]] = {}
+        self.sizes = sorted(sizes)
+        self._inputs = {name: getattr(most, name).clone() for name in INPUTS}
+        self._of: dict[tuple[TreeShape, int], Graph] = {}
 
-    def add(
-        self, extended: Extended, shape: TreeShape, head: Head, limits: Limits, ops: Ops
-    ) -> None:
-        """For trees of one shape, as many as `extended` or less, of which the graph makes its own.
-        Ascending, and before requests come: this runs the head."""
-        assert extended.read_from is None
-        copies = {name: getattr(extended, name).clone() for name in INPUTS}
-        inputs = Extended(extended.requests, **copies)
-
-        def run() -> TreeBatch:
-            return grow_shape(inputs, shape, FixedShape(shape).deepen, head, limits, ops)
-
-        with held() as constants:
-            # What is made once must not be made by the graph.
-            run()
-            replay, trees = self.capture(run)
-        graph = Graph(inputs, trees, replay, constants)
-        self._of.setdefault(shape, {})[len(inputs.requests)] = graph
+    def add(self, shape: TreeShape, head: Head, limits: Limits, ops: Ops) -> None:
+        """All graphs of one shape, before requests come: this runs the head."""
+        # The largest first: the others find room in its memory.
+        for size in reversed(self.sizes):
+            views = {name: buffer[:size] for name, buffer in self._inputs.items()}
+            inputs = Extended(range(size), **views)
+            run = partial(grow_shape, inputs, shape, FixedShape(shape).deepen, head, limits, ops)
+            with held() as constants:
+                # What is made once must not be made by the graph.
+                run()
+                replay, trees = self.capture(run)
+            self._of[shape, size] = Graph(inputs, trees, replay, constants)
 
     def __call__(
         self,
@@ -74,19 +75,17 @@ class GrowthGraphs:
         ops: Ops,
     ) -> TreeBatch:
         """See `grow_shape`, which grows what no graph has room for."""
-        graphs, count = self._of.get(shape, {}), len(extended.requests)
-        sizes = list(graphs)
-        place = bisect_left(sizes, count)
-        if place == len(sizes) or extended.read_from is not None:
+        count = len(extended.requests)
+        size = next((size for size in self.sizes if size >= count), 0)
+        graph = self._of.get((shape, size))
+        if graph is None or extended.read_from is not None:
             return grow_shape(extended, shape, deepen, head, limits, ops)
-        graph = graphs[sizes[place]]
         for name in INPUTS:
             getattr(graph.inputs, name)[:count].copy_(getattr(extended, name))
         graph.inputs.prefix_len[count:].zero_()
         graph.replay()
         for level in range(1, shape.depth):
-            # Only counted: on a device scores are not read.
-            deepen(level, graph.trees.score)
+            assert deepen(level, graph.trees.score), "on a device trees are grown whole"
         return graph.trees.copy_of(count)
 
 
@@ -95,7 +94,8 @@ def capture_on_gpu(pool: tuple[int, int]) -> Capture[TreeBatch]:
 
     def capture(run: Callable[[], TreeBatch]) -> tuple[Callable[[], object], TreeBatch]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # One that fails would leave its own stream the current one.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=pool):
             result = run()
         return graph.replay, result
 

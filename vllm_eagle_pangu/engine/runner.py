@@ -41,7 +41,7 @@ from vllm_eagle_pangu.kernels.tree_prune import tree_prune
 from vllm_eagle_pangu.step.accept import Accepted, Unseen
 from vllm_eagle_pangu.step.checks import Checks
 from vllm_eagle_pangu.step.drafter import Eagle3Drafter
-from vllm_eagle_pangu.step.grow import Drafted, GrowShape
+from vllm_eagle_pangu.step.grow import Drafted, GrowShape, grow_shape
 from vllm_eagle_pangu.step.head import Limits, TargetStates
 from vllm_eagle_pangu.step.place import PendingTree, Placed, PlacedTrees, ScheduledTree
 from vllm_eagle_pangu.step.rows import LayerScratch
@@ -209,7 +209,9 @@ class TreeRunnerMixin(GPUModelRunner):
         super()._cleanup_profiling_kv_cache()
 
     def _forget_pages(self) -> None:
-        """Before vLLM frees or replaces its KV cache: our views would keep the memory."""
+        """Before vLLM frees or replaces its KV cache: our views would keep the memory, and graphs
+        read what was there."""
+        self.grow_by(grow_shape)
         self.pages.forget()
         for layer in self._attention_layers().values():
             layer.impl.forget_pages()

@@ -81,11 +81,10 @@ def _run(runner: "TreeRunnerMixin", shape: TreeShape, batch: int) -> None:
 def capture_growth(runner: "TreeRunnerMixin", capture: Capture[TreeBatch]) -> GrowthGraphs:
     """Graphs of all shapes that may be planned, for up to `MOST_GRAPHED` trees. After `warm_up`: a
     graph that is captured must not compile."""
-    graphs = GrowthGraphs(capture)
-    for batch in batch_sizes(min(runner.max_num_reqs, MOST_GRAPHED)):
-        for shape in runner.step.policy.shapes():
-            extended = _extended(runner, batch)
-            graphs.add(extended, shape, runner.draft_head, runner.limits, runner.ops)
+    sizes = batch_sizes(min(runner.max_num_reqs, MOST_GRAPHED))
+    graphs = GrowthGraphs(capture, _extended(runner, sizes[-1]), sizes)
+    for shape in runner.step.policy.shapes():
+        graphs.add(shape, runner.draft_head, runner.limits, runner.ops)
     return graphs
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from vllm_eagle_pangu.doctor.device import CUDA, device_type
 from vllm_eagle_pangu.measure.statistics import tau
 
-SHARE = 0.1
+# Of a GPU's memory, at the start of one of several engines.
+LEAST_FREE = 0.1
 COUNTS = ("drafts", "drafted", "accepted", "full_drafts")
 
 
@@ -73,10 +74,9 @@ class Engine(AbstractContextManager["Engine"]):
             "enable_prefix_caching": False,
             "disable_log_stats": False,
         }
-        if device_type() == CUDA and "kv_cache_memory_bytes" in arguments:
-            # Engines stand beside each other. Of a GPU's memory this is what must be free at the
-            # start, as the pages' bytes are said.
-            arguments = {"gpu_memory_utilization": SHARE, **arguments}
+        if device_type() == CUDA and arguments.get("kv_cache_memory_bytes") is not None:
+            # As the pages' bytes are said, this is but what vLLM wants to find free.
+            arguments = {"gpu_memory_utilization": LEAST_FREE, **arguments}
         self.vllm = LLMEngine.from_engine_args(
             EngineArgs(**{**arguments, **chosen}),
             # Of the defaults that depend on it, `LLM`'s.
