@@ -17,6 +17,9 @@ import json, sys, types
 # The CUDA build's extensions; nothing of them is called without a GPU.
 sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("_C_stable_libtorch")
 import vllm.platforms
+# vLLM 0.23 would load the CPU's for AVX-512, which may be no instructions here: this machine's are.
+vllm.platforms.current_platform.import_kernels()
+sys.modules.setdefault("vllm._C", types.ModuleType("_C"))
 from vllm.platforms.cuda import NonNvmlCudaPlatform
 from vllm.platforms.interface import DeviceCapability
 from vllm.engine.arg_utils import EngineArgs

@@ -225,9 +225,9 @@ class TreeRunnerMixin(GPUModelRunner):
         """Where the platform has graphs: grow trees by them from now on. Unless overridden, not."""
 
     def grow_by(self, grow_one: GrowShape) -> None:
-        """From now on."""
-        assert isinstance(self.step.drafter, Eagle3Drafter)
-        self.step.drafter = replace(self.step.drafter, grow_one=grow_one)
+        """From now on, where the head drafts and nobody put another drafter in its place."""
+        if isinstance(self.step.drafter, Eagle3Drafter):
+            self.step.drafter = replace(self.step.drafter, grow_one=grow_one)
 
     def profile_forward(self) -> None:
         """Tell a policy that follows latency what rows cost, before its first step."""
