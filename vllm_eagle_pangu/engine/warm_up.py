@@ -27,7 +27,8 @@ from vllm_eagle_pangu.step.place import PendingTree, Placed, ScheduledTree, plac
 from vllm_eagle_pangu.step.verify import verify_rows
 from vllm_eagle_pangu.step.view import BatchView
 
-# Of more trees, a level takes the GPU longer than the host takes to launch it.
+# Each further size is a graph more of every shape. Not measured: from how many trees on a level
+# takes the GPU longer than the host takes to launch it.
 MOST_GRAPHED = 64
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def warm_up(runner: "TreeRunnerMixin") -> None:
     batches = batch_sizes(runner.max_num_reqs)
     for batch in batches:
         _run(runner, largest, batch)
-    # What a shape decides, it decides by how full the GPU is.
+    # Besides the batch's own forms, launched by now, only whether prefixes are split over programs
+    # depends on both: for few trees, and not for many.
     for shape, batch in product(others, {batches[0], batches[-1]}):
         _run(runner, shape, batch)
 
