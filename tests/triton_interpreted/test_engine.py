@@ -13,6 +13,7 @@ from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.engine.cpu_worker import TreeCPUModelRunner
 from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner
 from vllm_eagle_pangu.engine.warm_up import capture_growth
+from vllm_eagle_pangu.step.grow import grow_shape
 
 from ..tiny_pair import tiny_target, write_tiny_head
 from .mixed_heads import write_mixed_heads
@@ -65,10 +66,34 @@ def test_trees_on_triton_kernels_give_plain_decodings_tokens(engine, tiny_pangu,
         assert generate(trees) == expected
 
         # Grown by graphs: here of two trees and of as many as there may be, three of them real.
-        replayed = []
-        runner_of(trees).grow_by(capture_growth(runner_of(trees), runs_again(replayed)))
+        replayed = grow_by_graphs(runner_of(trees))
         assert generate(trees) == expected
         assert len(set(replayed)) == 2, replayed
+
+
+def grow_by_graphs(runner):
+    """Grow trees by what stands for graphs, each held to the tree that is grown without: drafts
+    that are wrong change no token. Returns how many trees were grown, call by call."""
+    replayed, last = [], []
+    graphs = capture_growth(runner, runs_again(replayed))
+
+    def grow_one(*grown_from):
+        tree = graphs(*grown_from)
+        # Those before are verified, and learnt from, behind this call.
+        for before, as_it_was in last:
+            assert_same_trees(before, as_it_was)
+        assert_same_trees(tree, grow_shape(*grown_from))
+        last[:] = [(tree, tree.select(torch.arange(tree.batch_size)))]
+        return tree
+
+    runner.grow_by(grow_one)
+    return replayed
+
+
+def assert_same_trees(these, those):
+    for name, tensor in vars(those).items():
+        if isinstance(tensor, torch.Tensor):
+            torch.testing.assert_close(getattr(these, name), tensor, msg=name)
 
 
 def runs_again(replayed):
@@ -97,8 +122,7 @@ def test_trees_that_follow_latency_too(engine, tiny_pangu, tiny_head):
         step = runner_of(trees).step
         step.policy = AdaptiveShapes(TreeShape(2, 3, 6), Ops.bind("cpp"), False, sizes=(4, 8, 16))
         # Of this policy's shapes, too, by what stands for graphs.
-        replayed = []
-        runner_of(trees).grow_by(capture_growth(runner_of(trees), runs_again(replayed)))
+        replayed = grow_by_graphs(runner_of(trees))
         assert generate(trees, max_tokens=24) == expected
         assert replayed
         assert step.policy.costs.known and step.policy.trees.known_whole
