@@ -2,11 +2,14 @@
 """Fixtures that several test folders share: tiny checkpoints and an engine that runs them."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+
+from vllm_eagle_pangu.env import LEARNT_DIR
 
 from .thread_state import pytest_runtest_teardown  # noqa: F401
 from .tiny_pair import write_tiny_head, write_tiny_llama, write_tiny_pangu
@@ -15,6 +18,8 @@ from .tiny_pair import write_tiny_head, write_tiny_llama, write_tiny_pangu
 def pytest_configure(config: pytest.Config) -> None:
     """pytest-randomly shuffles the order only; examples of hypothesis may take their time."""
     config.option.randomly_reset_seed = False
+    # No test begins with what another one's engine learnt, nor with the user's.
+    os.environ[LEARNT_DIR] = ""
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
 

@@ -5,12 +5,15 @@ vLLM's own that we set for its servers are in `serving.needs`.
 """
 
 import os
+from pathlib import Path
 
 from vllm_eagle_pangu.checked import refusal
-from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR
+from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR, cache_dir
 
 # The folder that traces go to, as the key `trace_dir`.
 TRACE_DIR = "EAGLE_PANGU_TRACE_DIR"
+# The folder in which adaptive trees keep what they learnt; empty: nowhere.
+LEARNT_DIR = "EAGLE_PANGU_LEARNT_DIR"
 # 1: tree attention from its definition in torch.
 FORCE_EAGER_ATTENTION = "PANGU_FORCE_EAGER_ATTN"
 # 1: no fused operator of Ascend's attends tree rows, which is `FORCE_EAGER_ATTENTION` there.
@@ -21,11 +24,19 @@ DISABLE_NPU_FUSED_TREE = "PANGU_DISABLE_NPU_FUSED_TREE"
 NPU_TREE_ATTENTION = "PANGU_NPU_TREE_ATTENTION"
 NPU_IMPLEMENTATIONS = ("npu", "npu_torch_tree", "npu_splitfuse", "npu_padded", "reference")
 
-# `CACHE_DIR`: where compiled C++ operators are kept.
+# `CACHE_DIR`: what is kept from one start to the next, compiled C++ operators among it.
 ALL = (
-    *(CACHE_DIR, TRACE_DIR, FORCE_EAGER_ATTENTION),
+    *(CACHE_DIR, TRACE_DIR, LEARNT_DIR, FORCE_EAGER_ATTENTION),
     *(DISABLE_NPU_FUSED, DISABLE_NPU_FUSED_TREE, NPU_TREE_ATTENTION),
 )
+
+
+def learnt_dir() -> Path | None:
+    """None: what adaptive trees learnt is gone with the engine."""
+    chosen = os.environ.get(LEARNT_DIR)
+    if chosen is None:
+        return cache_dir() / "learnt"
+    return Path(chosen) if chosen else None
 
 
 def forced_eager_attention() -> bool:

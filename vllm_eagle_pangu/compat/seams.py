@@ -25,7 +25,7 @@ _TABLE = """
     vllm.config:KVTransferConfig = kv_connector
     vllm.config:ModelConfig = _model_info architectures dtype enforce_eager get_hidden_size
         get_total_num_hidden_layers get_vocab_size hf_config hf_text_config max_model_len model
-        registry runner_type seed
+        quantization registry revision runner_type seed
     vllm.config:ParallelConfig = worker_cls
     vllm.config:SchedulerConfig = disable_hybrid_kv_cache_manager max_num_batched_tokens
         max_num_scheduled_tokens max_num_seqs scheduler_cls
@@ -44,7 +44,7 @@ _TABLE = """
     vllm.forward_context = set_forward_context
     vllm.forward_context:set_forward_context = num_tokens skip_compiled slot_mapping
     vllm.logger = init_logger
-    vllm.logger:_VllmLogger = info info_once warning
+    vllm.logger:_VllmLogger = info info_once warning warning_once
     vllm.model_executor.layers.attention = Attention
     vllm.model_executor.layers.attention:Attention = head_size impl kv_cache layer_name num_heads
         num_kv_heads

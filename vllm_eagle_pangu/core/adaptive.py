@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from math import exp, log2
+from typing import Any
 
 import numpy as np
 import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts, WholeStepCosts
+from vllm_eagle_pangu.core.learnt import like, take, told
 from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
     GOES_ON,
@@ -44,6 +46,8 @@ from vllm_eagle_pangu.kernels.tree_prune import Belief
 HOST = torch.device("cpu")
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
+# Of what was seen of them in another engine, so much.
+HANDED_ON = 1 / 8
 # Nodes are believed in apart by what their requests' temperatures are: 0, up to this, and above.
 WARM = 0.7
 # So often trees are remembered, and it is asked anew whether they pay. Once a batch stays about as
@@ -84,6 +88,8 @@ class AdaptiveShapes:
     step. `on_host`: whether steps run there, where scores can be read while trees are drafted.
     Otherwise `sizes` are the numbers of rows that a forward is padded to.
     """
+
+    LEARNT = ("speeds", "belief", "_size", "_plans", "_looks_of")
 
     def __init__(
         self, largest: TreeShape, ops: Ops, on_host: bool = True, sizes: Sequence[int] = ()
@@ -129,6 +135,29 @@ class AdaptiveShapes:
     def trees(self) -> Remembered:
         """What trees of late held."""
         return self.speeds.trees
+
+    def learnt(self) -> dict[str, Any]:
+        """All that another engine of the same pair on the same machine may start from, as JSON
+        holds it: see `resume`."""
+        self._learn_of_rest()
+        self.costs.solve()
+        found: dict[str, Any] = told(self)
+        return found
+
+    def resume(self, learnt: dict[str, Any]) -> None:
+        """Go on where another engine's policy was, with doubts of what steps take by now, and of
+        the texts. Raises ValueError for what no such policy `learnt`; it knows nothing then."""
+        try:
+            looks = {power: like(Looks(), of) for power, of in learnt["_looks_of"]}
+            width, depth = learnt["_size"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no adaptive trees learn that: {error}") from error
+        if width not in self.trees.widths or not 1 <= depth <= self.largest.depth:
+            raise ValueError(f"trees {width} wide and {depth} deep are not of {self.largest}")
+        take(self, learnt)
+        self._looks_of = looks
+        self.speeds.doubt()
+        self.belief.information.mul_(HANDED_ON)
 
     def rests(self, batch: int, unasked: int = 0) -> int:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""

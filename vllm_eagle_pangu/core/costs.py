@@ -2,8 +2,9 @@
 """What a step takes by what it does, followed as steps report it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import log2
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ DRIFT, LAST, DOUBTED = 1.25, 8, 1 / 8
 # than this share, and the mean of so many steps.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
 SHARES, MISSED = (0.75, 1.25), 32
+# What was learnt in another engine counts as so many times.
+HANDED_ON = 16
 # From so many tokens of prompts beside trees on it is known what the drafter takes for one.
 READ = 512
 
@@ -36,6 +39,12 @@ class StepCosts:
     product of a size takes far longer. `pace`: of them all, told by steps that read no prompts, as
     is how far a forward, or a plain step, of a batch of about one size is from these sums.
     """
+
+    PARTS: ClassVar[Sequence[str]] = (
+        *("plain", "_plain_rest", "_following"),
+        *("forward", "level", "rest"),
+    )
+    LEARNT: ClassVar[Sequence[str]] = ("pace", *PARTS, "_shares", "_forward_then", "read_beside")
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -76,11 +85,18 @@ class StepCosts:
         """A forward of so many rows is believed to take `seconds`."""
         self.forward.expect((1, rows, 0, 0), seconds)
 
+    def _parts(self) -> Iterator[Durations]:
+        return (getattr(self, name) for name in self.PARTS)
+
     def solve(self) -> None:
         """Let all that was seen count from now on."""
-        plain = self.plain, self._plain_rest, self._following
-        for part in (*plain, self.forward, self.level, self.rest):
+        for part in self._parts():
             part.solve()
+
+    def doubt(self) -> None:
+        """It was learnt in another engine, on a machine that may be busier by now, or idle."""
+        for part in self._parts():
+            part.believe_less(HANDED_ON)
 
     def drifted(self, batch: int) -> bool:
         """Whether a forward with a node for each request takes far more, or less, at one pace than
@@ -245,6 +261,9 @@ class WholeStepCosts(StepCosts):
     over levels and their rows: `whole`.
     """
 
+    PARTS = ("plain", "whole")
+    LEARNT = ("pace", *PARTS, "_shares", "_forward_then", "read_beside")
+
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
         # Behind the last one nothing is padded.
@@ -257,11 +276,6 @@ class WholeStepCosts(StepCosts):
     def known(self) -> int:
         """See `StepCosts`."""
         return self.whole.known
-
-    def solve(self) -> None:
-        """See `StepCosts`."""
-        self.plain.solve()
-        self.whole.solve()
 
     def of_features(self) -> np.ndarray:
         """See `StepCosts`; with all that does not depend on levels."""

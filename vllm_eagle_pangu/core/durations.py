@@ -35,6 +35,8 @@ class Pace:
     later ones, as by then what it is reckoned by has learnt it.
     """
 
+    LEARNT = ("_misfits",)
+
     def __init__(self) -> None:
         self.now = 1.0
         # By kind, with how many times count that were seen of it.
@@ -60,6 +62,8 @@ class Durations:
     Least squares of relative errors, the first feature being 1 in all of them. What was always seen
     together is laid to the first. `known`: how many times were seen, each at its `pace`.
     """
+
+    LEARNT = ("_seen", "known")
 
     def __init__(self, features: int, pace: Pace | None = None, memory: float = MEMORY) -> None:
         self._pace, self.memory = pace or Pace(), memory
@@ -108,6 +112,14 @@ class Durations:
     def doubt(self, leaves: float) -> None:
         """What was seen up to the last `solve` counts only `leaves` as much beside what comes."""
         self._seen *= leaves
+
+    def believe_less(self, times: int) -> None:
+        """All that was seen counts as if it were so many times, or fewer."""
+        count = min(self.known, 1 / (1 - self.memory))
+        if count > times:
+            self._seen *= times / count
+            self.known = times
+        self._each = None
 
     def solve(self) -> None:
         """Let all that was seen count from now on."""

@@ -11,6 +11,8 @@ APART = 0.2
 class Kept:
     """The share of promised tokens that came: `share`, 1 before there were any."""
 
+    LEARNT = ("late", "long", "_unsaid")
+
     def __init__(self) -> None:
         # Of late and at length, means of a step: tokens that it emitted, and that it was to emit.
         self.late, self.long = [0.0, 0.0], [0.0, 0.0]

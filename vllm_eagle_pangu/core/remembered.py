@@ -29,6 +29,8 @@ class Remembered:
     `widths` would hold of them. `known`, `known_whole`: how many trees either is of.
     """
 
+    LEARNT = ("nodes", "levels", "held", "known", "known_whole", "_below")
+
     def __init__(self, largest: TreeShape) -> None:
         self.widths = [width for width in WIDTHS if width < largest.width] + [largest.width]
         self.nodes = np.zeros((largest.depth, len(CHANCES)))

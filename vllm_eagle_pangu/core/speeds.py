@@ -45,10 +45,17 @@ class Speeds:
     most were to emit, what they do.
     """
 
+    LEARNT = ("costs", "trees", "kept")
+
     def __init__(self, largest: TreeShape, costs: StepCosts) -> None:
         self.costs, self.trees, self.kept = costs, Remembered(largest), Kept()
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
+
+    def doubt(self) -> None:
+        """It was learnt in another engine: of other texts, and on a machine that did other work."""
+        self.costs.doubt()
+        self.trees.doubt()
 
     def count(self, emitted: int, prompts: int) -> None:
         """A step emitted so many tokens, and read so many of prompts."""

@@ -26,6 +26,7 @@ from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.engine.batch_view import view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds, run_once
+from vllm_eagle_pangu.engine.learnt_file import LearntFile, learnt_file
 from vllm_eagle_pangu.engine.loaded_layers import (
     require_readable_pages,
     require_tree_attention,
@@ -105,6 +106,8 @@ class TreeRunnerMixin(GPUModelRunner):
             implementation, self.attention_implementation(), check=self.reference_mode
         )
         self.stages = Stages(Checks(self.reference_mode))
+        # What adaptive trees learn.
+        self.learnt: LearntFile | None = None
         # By request, the tree that the last step drafted for it.
         self.trees: dict[str, PendingTree] = {}
         # The step between two calls of vLLM's: its last result.
@@ -147,6 +150,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.pages = TargetPages(self.ops, check=self.reference_mode)
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
         policy = self._policy()
+        self.learnt = learnt_file(policy, self.vllm_config, shape, self.device)
         self.step = Step(drafter, policy, self.pages, self.ops, limits.depth, self.stages)
         self.step_memory = self._allocate_scratch(limits)
         self.step_memory.log(self.cache_config.kv_cache_memory_bytes)
@@ -311,6 +315,8 @@ class TreeRunnerMixin(GPUModelRunner):
 
     def _end(self, step: Accepted | Unseen) -> None:
         self.step.policy.observe(self.stages.end(step))
+        if self.learnt is not None and self.learnt.stepped():
+            self.stages.resume()
         if isinstance(step, Unseen):
             self.unasked.begin(step.batch, step.further)
 

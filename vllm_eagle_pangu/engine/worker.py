@@ -52,8 +52,10 @@ class TreeWorkerMixin(WorkerBase):
         return super().compile_or_warm_up_model()
 
     def shutdown(self) -> None:
-        """End the traces, then what vLLM ends."""
+        """End the traces, keep what was learnt, then what vLLM ends."""
         runner = getattr(self, "model_runner", None)
         if runner is not None and runner.tracer is not None:
             runner.tracer.close()
+        if runner is not None and runner.learnt is not None:
+            runner.learnt.keep()
         super().shutdown()

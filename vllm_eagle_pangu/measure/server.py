@@ -20,6 +20,7 @@ from types import FrameType
 
 import psutil
 
+from vllm_eagle_pangu.env import LEARNT_DIR
 from vllm_eagle_pangu.serving import needs
 
 START_TIMEOUT_S = 300.0
@@ -57,6 +58,8 @@ def server_environment() -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
+        # What is measured does not depend on what was before, unless the caller says so.
+        LEARNT_DIR: os.environ.get(LEARNT_DIR, ""),
         **needs.ONE_PROCESS,
         **needs.preload(os.environ),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from vllm_eagle_pangu.config import refusal
-from vllm_eagle_pangu.env import TRACE_DIR
+from vllm_eagle_pangu.env import LEARNT_DIR, TRACE_DIR
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import Method
 from vllm_eagle_pangu.measure.server import server_environment
@@ -32,6 +32,8 @@ def environment(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
         "TRANSFORMERS_VERBOSITY": "error",
         "PYTHONWARNINGS": "ignore",
     }
+    # A server may start from what its tuner learnt.
+    del chosen[LEARNT_DIR]
     if not (Path(settings.model).is_dir() and Path(settings.head).is_dir()):
         del chosen["HF_HUB_OFFLINE"]
     # Engines take turns and tell why, so they are in that process; a trace would be timed, too.

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What adaptive trees learnt is there for the next engine of the same pair."""
+
+import json
+import logging
+
+import pytest
+
+from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
+from vllm_eagle_pangu.core.policy import FixedShape
+from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.engine import learnt_file as module
+from vllm_eagle_pangu.engine.learnt_file import LearntFile, learnt_file
+from vllm_eagle_pangu.env import LEARNT_DIR, learnt_dir
+from vllm_eagle_pangu.kernels.cache_folder import CACHE_DIR
+
+from ..tiny_pair import write_tiny_head
+
+pytestmark = pytest.mark.engine
+
+PROMPTS = [list(b"the quick brown fox"), list(b"over")]
+SMALL = {"max_model_len": 256, "max_num_batched_tokens": 64, "max_num_seqs": 3}
+TOKENS = 60
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(LEARNT_DIR, str(tmp_path / "learnt"))
+    return tmp_path / "learnt"
+
+
+class Warned(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+@pytest.fixture
+def warnings():
+    """What was warned of so far; whether vLLM's loggers propagate depends on who configured it."""
+    logger, handler = logging.getLogger(f"vllm.{module.__name__}"), Warned()
+    logger.addHandler(handler)
+    yield handler.said
+    logger.removeHandler(handler)
+
+
+def policy() -> AdaptiveShapes:
+    return AdaptiveShapes(TreeShape(2, 3, 5), None)
+
+
+def test_an_engine_starts_from_what_the_last_one_learnt(
+    engine, tiny_pangu, tiny_head, tree_config_of, folder, tmp_path
+):
+    spec = tree_config_of(tiny_head, (4, 4, 16), tree_policy="adaptive")
+    found = []
+    for _ in range(2):
+        with engine(tiny_pangu, spec, **SMALL) as trees:
+            shapes = trees.runner.step.policy
+            found.append((shapes.learnt(), trees.generate(PROMPTS, max_tokens=TOKENS)))
+            assert shapes._plans > 0
+    (nothing, expected), (known, again) = found
+    assert not nothing["_looks_of"] and known["_looks_of"] and again == expected
+    (file,) = folder.iterdir()
+    kept = json.loads(file.read_text())
+    assert kept["learnt"]["_plans"] > known["_plans"] > 0
+    assert {str(tiny_pangu), str(tiny_head)} == {kept["of"][of][0] for of in ("target", "head")}
+    # Another head's are of no use, even where it lies in the same place.
+    other = write_tiny_head(tmp_path / "other")
+    spec = tree_config_of(other, (4, 4, 16), tree_policy="adaptive")
+    with engine(tiny_pangu, spec, **SMALL) as trees:
+        assert not trees.runner.step.policy.learnt()["_looks_of"]
+        runner, shapes = trees.runner, trees.runner.step.policy
+        path = trees.runner.learnt.path
+        (weights,) = other.glob("*.safetensors")
+        weights.touch()
+        again = learnt_file(shapes, runner.vllm_config, shapes.largest, runner.device)
+        assert len({again.path, path, file}) == 3
+        # Trees of one shape learn nothing.
+        fixed = FixedShape(shapes.largest)
+        assert learnt_file(fixed, runner.vllm_config, shapes.largest, runner.device) is None
+        trees.generate(PROMPTS, max_tokens=TOKENS)
+        # Who is killed from here on loses what was learnt in the last minute.
+        trees.runner.learnt._due = 0.0
+        assert not path.exists()
+        trees.generate(PROMPTS, max_tokens=2)
+        assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"of": 1}', '{"of": {"a": 2}, "learnt": {}}', '{"of": {"a": 1}}']
+)
+def test_a_file_that_is_no_such_thing_is_told_of_and_learnt_anew(content, folder, warnings):
+    file = LearntFile(policy(), folder, {"a": 1})
+    file.path.parent.mkdir()
+    file.path.write_text(content)
+    file.read()
+    (said,) = warnings
+    assert str(file.path) in said and "start anew" in said
+    file.policy.plan([None])
+    file.keep()
+    other = LearntFile(policy(), folder, {"a": 1})
+    other.read()
+    assert len(warnings) == 1 and other.policy.learnt()["_looks_of"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_of_once_and_costs_nothing_else(
+    tmp_path, warnings
+):
+    (tmp_path / "file").touch()
+    file = LearntFile(policy(), tmp_path / "file", {})
+    for _ in range(2):
+        file.policy.plan([None])
+        file.keep()
+    (said,) = warnings
+    assert LEARNT_DIR in said and str(tmp_path / "file") in said
+
+
+def test_nothing_is_written_where_nothing_was_learnt(folder):
+    file = LearntFile(policy(), folder, {})
+    file.keep()
+    assert not folder.exists()
+    file.policy.plan([None])
+    file.keep()
+    written = file.path.stat().st_mtime_ns
+    assert not file.stepped()
+    file._due = 0.0
+    assert file.stepped() and file.path.stat().st_mtime_ns == written
+    file.policy.plan([None])
+    file.keep()
+    assert file.path.stat().st_mtime_ns > written
+
+
+def test_where_it_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path))
+    monkeypatch.delenv(LEARNT_DIR)
+    assert learnt_dir() == tmp_path / "learnt"
+    monkeypatch.setenv(LEARNT_DIR, "here")
+    assert str(learnt_dir()) == "here"
+    monkeypatch.setenv(LEARNT_DIR, "")
+    assert learnt_dir() is None
