@@ -168,7 +168,8 @@ def disturb(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator
 def ramp(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[dict]:
     """Adaptive trees' speed over plain decoding's, with ever more clients and ever fewer again.
 
-    `weaker`: where the head is right about half as often. Means of ramps, and the least of them.
+    `weaker`: where the head is right about half as often; `next engine`: which starts from what one
+    learnt in such a ramp. Means of ramps, and the least of them.
     """
     weaker = dict(recorded)
     weaker["tokens"] = recorded["tokens"].copy()
@@ -177,11 +178,18 @@ def ramp(recorded: dict[str, np.ndarray], batches: Sequence[int]) -> Iterator[di
     clients = [*batches, *batches[-2::-1]]
     found = {}
     for name, told in (("as it is", recorded), ("weaker", weaker)):
-        of = [
-            [turns(told, clients, policy(), SECONDS, seed) for seed in range(RAMPS)]
-            for policy in (lambda: PLAIN, lambda: AdaptiveShapes(SHAPE, OPS))
-        ]
-        found[name] = np.array(of[1]) / of[0]
+        engines: list[list[np.ndarray]] = [[], []]
+        for seed in range(RAMPS):
+            policy = AdaptiveShapes(SHAPE, OPS)
+            for engine, of_engine in enumerate(engines):
+                if engine:
+                    learnt = json.loads(json.dumps(policy.learnt()))
+                    policy = AdaptiveShapes(SHAPE, OPS)
+                    policy.resume(learnt)
+                each = seed + engine * RAMPS
+                plain = turns(told, clients, PLAIN, SECONDS, each)
+                of_engine.append(turns(told, clients, policy, SECONDS, each) / plain)
+        found |= {name: np.array(engines[0]), f"{name}, next engine": np.array(engines[1])}
     for turn, batch in enumerate(clients):
         row: dict[str, float] = {"batch": batch}
         for name, ratios in found.items():

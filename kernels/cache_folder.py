@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where is kept what outlives a process: compiled C++ ops, and more."""
+"""Where things are kept that outlive a process: compiled C++ ops, and more."""
 
 import os
 from pathlib import Path

@@ -3,9 +3,12 @@
 
 import json
 import logging
+import math
 
 import pytest
+import torch
 
+from vllm_eagle_pangu.config import TreeConfig
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.policy import FixedShape
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -40,10 +43,12 @@ class Warned(logging.Handler):
 
 @pytest.fixture
 def warnings():
-    """What was warned of so far; whether vLLM's loggers propagate depends on who configured it."""
-    logger, handler = logging.getLogger(f"vllm.{module.__name__}"), Warned()
+    """What was warned of so far, whoever configured vLLM's loggers."""
+    logger, handler, level = module.logger, Warned(), module.logger.level
     logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
     yield handler.said
+    logger.setLevel(level)
     logger.removeHandler(handler)
 
 
@@ -52,7 +57,7 @@ def policy() -> AdaptiveShapes:
 
 
 def test_an_engine_starts_from_what_the_last_one_learnt(
-    engine, tiny_pangu, tiny_head, tree_config_of, folder, tmp_path
+    engine, tiny_pangu, tiny_head, tree_config_of, folder
 ):
     spec = tree_config_of(tiny_head, (4, 4, 16), tree_policy="adaptive")
     found = []
@@ -60,33 +65,45 @@ def test_an_engine_starts_from_what_the_last_one_learnt(
         with engine(tiny_pangu, spec, **SMALL) as trees:
             shapes = trees.runner.step.policy
             found.append((shapes.learnt(), trees.generate(PROMPTS, max_tokens=TOKENS)))
-            assert shapes._plans > 0
     (nothing, expected), (known, again) = found
     assert not nothing["_looks_of"] and known["_looks_of"] and again == expected
     (file,) = folder.iterdir()
     kept = json.loads(file.read_text())
     assert kept["learnt"]["_plans"] > known["_plans"] > 0
     assert {str(tiny_pangu), str(tiny_head)} == {kept["of"][of][0] for of in ("target", "head")}
-    # Another head's are of no use, even where it lies in the same place.
-    other = write_tiny_head(tmp_path / "other")
-    spec = tree_config_of(other, (4, 4, 16), tree_policy="adaptive")
+
+
+def test_what_decodes_otherwise_starts_from_nothing(
+    engine, tiny_pangu, tree_config_of, folder, tmp_path, monkeypatch
+):
+    """Another head in the same place, and whatever else takes other times."""
+    head = write_tiny_head(tmp_path / "head")
+    spec = tree_config_of(head, (4, 4, 16), tree_policy="adaptive")
     with engine(tiny_pangu, spec, **SMALL) as trees:
-        assert not trees.runner.step.policy.learnt()["_looks_of"]
         runner, shapes = trees.runner, trees.runner.step.policy
-        path = trees.runner.learnt.path
-        (weights,) = other.glob("*.safetensors")
-        weights.touch()
-        again = learnt_file(shapes, runner.vllm_config, shapes.largest, runner.device)
-        assert len({again.path, path, file}) == 3
-        # Trees of one shape learn nothing.
-        fixed = FixedShape(shapes.largest)
-        assert learnt_file(fixed, runner.vllm_config, shapes.largest, runner.device) is None
+        # Who is killed from here on loses what was learnt since.
+        runner.learnt._due = math.inf
         trees.generate(PROMPTS, max_tokens=TOKENS)
-        # Who is killed from here on loses what was learnt in the last minute.
-        trees.runner.learnt._due = 0.0
-        assert not path.exists()
+        assert not folder.exists()
+        runner.learnt._due = 0.0
         trees.generate(PROMPTS, max_tokens=2)
-        assert path.exists()
+        runner.learnt._writer.join()
+        path = runner.learnt.path
+        assert path.exists() and learnt_file(shapes, runner).path == path
+        others = set()
+        for change in (
+            lambda: next(head.glob("*.safetensors")).touch(),
+            lambda: monkeypatch.setattr(runner, "tree_config", TreeConfig(tree_depth=2)),
+            lambda: monkeypatch.setattr(runner.vllm_config.load_config, "load_format", "dummy"),
+            lambda: monkeypatch.setattr(torch, "get_num_threads", lambda: 63),
+        ):
+            change()
+            others.add(learnt_file(shapes, runner).path)
+        assert len(others - {path}) == 4
+        # Trees of one shape learn nothing, and nobody has to keep anything.
+        assert learnt_file(FixedShape(shapes.largest), runner) is None
+        monkeypatch.setenv(LEARNT_DIR, "")
+        assert learnt_file(shapes, runner) is None
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,7 @@ def test_a_file_that_is_no_such_thing_is_told_of_and_learnt_anew(content, folder
     (said,) = warnings
     assert str(file.path) in said and "start anew" in said
     file.policy.plan([None])
-    file.keep()
+    file.close()
     other = LearntFile(policy(), folder, {"a": 1})
     other.read()
     assert len(warnings) == 1 and other.policy.learnt()["_looks_of"]
@@ -113,24 +130,29 @@ def test_a_folder_that_cannot_be_written_to_is_told_of_once_and_costs_nothing_el
     file = LearntFile(policy(), tmp_path / "file", {})
     for _ in range(2):
         file.policy.plan([None])
-        file.keep()
+        file.close()
     (said,) = warnings
     assert LEARNT_DIR in said and str(tmp_path / "file") in said
 
 
 def test_nothing_is_written_where_nothing_was_learnt(folder):
     file = LearntFile(policy(), folder, {})
-    file.keep()
+    file.close()
     assert not folder.exists()
     file.policy.plan([None])
-    file.keep()
-    written = file.path.stat().st_mtime_ns
-    assert not file.stepped()
+    # The clock begins with the first step.
+    assert not file.stepped() and not file.stepped()
     file._due = 0.0
-    assert file.stepped() and file.path.stat().st_mtime_ns == written
+    assert file.stepped() and not file.stepped()
+    file.close()
+    file.path.unlink()
+    file._due = 0.0
+    assert file.stepped()
+    file.close()
+    assert [*folder.iterdir()] == []
     file.policy.plan([None])
-    file.keep()
-    assert file.path.stat().st_mtime_ns > written
+    file.close()
+    assert [*folder.iterdir()] == [file.path]
 
 
 def test_where_it_is_kept(monkeypatch, tmp_path):

@@ -23,6 +23,7 @@ _TABLE = """
     vllm.config:CacheConfig = block_size cache_dtype kv_cache_memory_bytes
     vllm.config:CompilationConfig = cudagraph_capture_sizes static_forward_context
     vllm.config:KVTransferConfig = kv_connector
+    vllm.config:LoadConfig = load_format
     vllm.config:ModelConfig = _model_info architectures dtype enforce_eager get_hidden_size
         get_total_num_hidden_layers get_vocab_size hf_config hf_text_config max_model_len model
         quantization registry revision runner_type seed
@@ -32,7 +33,7 @@ _TABLE = """
     vllm.config:SpeculativeConfig = attention_backend draft_model_config draft_parallel_config
         max_model_len model target_model_config target_parallel_config
     vllm.config:VllmConfig = attention_config cache_config compilation_config kv_transfer_config
-        model_config parallel_config quant_config scheduler_config speculative_config
+        load_config model_config parallel_config quant_config scheduler_config speculative_config
         use_v2_model_runner
     vllm.distributed = get_pp_group
     vllm.distributed.parallel_state:GroupCoordinator = world_size

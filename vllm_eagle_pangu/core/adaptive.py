@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from math import exp, log2
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts, WholeStepCosts
-from vllm_eagle_pangu.core.learnt import like, take, told
+from vllm_eagle_pangu.core.learnt import take, told
 from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
     GOES_ON,
@@ -46,8 +46,9 @@ from vllm_eagle_pangu.kernels.tree_prune import Belief
 HOST = torch.device("cpu")
 # Of what was seen of nodes before, how much each one leaves: some 500 count.
 MEMORY = 0.998
-# Of what was seen of them in another engine, so much.
-HANDED_ON = 1 / 8
+# What was seen of them in another engine weighs no more than what so many nodes do that are as
+# likely as not.
+SEEN_BEFORE = 32
 # Nodes are believed in apart by what their requests' temperatures are: 0, up to this, and above.
 WARM = 0.7
 # So often trees are remembered, and it is asked anew whether they pay. Once a batch stays about as
@@ -90,6 +91,7 @@ class AdaptiveShapes:
     """
 
     LEARNT = ("speeds", "belief", "_size", "_plans", "_looks_of")
+    ITEMS: ClassVar = {"_looks_of": (0, Looks())}
 
     def __init__(
         self, largest: TreeShape, ops: Ops, on_host: bool = True, sizes: Sequence[int] = ()
@@ -146,18 +148,18 @@ class AdaptiveShapes:
 
     def resume(self, learnt: dict[str, Any]) -> None:
         """Go on where another engine's policy was, with doubts of what steps take by now, and of
-        the texts. Raises ValueError for what no such policy `learnt`; it knows nothing then."""
-        try:
-            looks = {power: like(Looks(), of) for power, of in learnt["_looks_of"]}
-            width, depth = learnt["_size"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no adaptive trees learn that: {error}") from error
-        if width not in self.trees.widths or not 1 <= depth <= self.largest.depth:
-            raise ValueError(f"trees {width} wide and {depth} deep are not of {self.largest}")
+        the texts. Raises ValueError for what no such policy `learnt`; then nothing changed."""
+        sizes = [[shape.width, shape.depth] for shape in self.shapes()]
+        if (size := learnt.get("_size")) not in sizes:
+            raise ValueError(f"width and depth {size} are not of trees up to {self.largest}")
         take(self, learnt)
-        self._looks_of = looks
         self.speeds.doubt()
-        self.belief.information.mul_(HANDED_ON)
+        seen = self.belief.information
+        seen *= (SEEN_BEFORE / 4 / seen[:, :1, :1].clamp(min=1e-9)).clamp(max=1.0)
+        for looks in self._looks_of.values():
+            # A rest that is tried is one piece.
+            if looks.tries:
+                looks.tried()
 
     def rests(self, batch: int, unasked: int = 0) -> int:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""

@@ -45,6 +45,7 @@ class StepCosts:
         *("forward", "level", "rest"),
     )
     LEARNT: ClassVar[Sequence[str]] = ("pace", *PARTS, "_shares", "_forward_then", "read_beside")
+    ITEMS: ClassVar = {"_shares": (0, (1.0, 1.0, 0))}
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -128,6 +129,10 @@ class StepCosts:
         that saves is told then alone, and beside the forward, which may be that of a quick second;
         of a slow one it is no more than the drafter's part."""
         self.missed += 1
+        first_time = report.rows not in self._rows
+        self._rows.add(report.rows)
+        if first_time and report.rows == report.batch:
+            return
         batch, (forward, rest) = report.batch, self.believed(report)
         features = 1, batch, report.rows - batch
         usual = self.plain.of(*features)

@@ -3,6 +3,7 @@
 
 from collections.abc import Hashable, Sequence
 from operator import mul
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,7 +36,8 @@ class Pace:
     later ones, as by then what it is reckoned by has learnt it.
     """
 
-    LEARNT = ("_misfits",)
+    LEARNT = ("now", "_misfits")
+    ITEMS: ClassVar = {"_misfits": ((True, 0), (1.0, 0))}
 
     def __init__(self) -> None:
         self.now = 1.0

@@ -45,7 +45,7 @@ class Speeds:
     most were to emit, what they do.
     """
 
-    LEARNT = ("costs", "trees", "kept")
+    LEARNT = ("costs", "trees", "kept", "_tokens", "_prompts")
 
     def __init__(self, largest: TreeShape, costs: StepCosts) -> None:
         self.costs, self.trees, self.kept = costs, Remembered(largest), Kept()

@@ -8,7 +8,9 @@ needs no first look at what its steps take.
 import hashlib
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
@@ -19,17 +21,18 @@ from vllm_eagle_pangu.tracing.manifest import write_json
 from vllm_eagle_pangu.tracing.provenance import device_facts, versions
 
 if TYPE_CHECKING:
-    import torch
-    from vllm.config import ModelConfig, VllmConfig
+    from vllm.config import ModelConfig
 
     from vllm_eagle_pangu.core.policy import TreePolicy
-    from vllm_eagle_pangu.core.shape import TreeShape
+    from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 
 logger = init_logger(f"vllm.{__name__}")
 
-# Seconds from one time that it is kept to the next, each twice those before: `vllm serve` kills its
-# engine where it ends, which loses no more.
+# Seconds of service till it is first kept, and then each time twice as many, up to these:
+# `vllm serve` kills its engine where it ends, which loses no more.
 APART = (4.0, 64.0)
+# Longer than that no engine waits at its end for a file.
+PATIENCE = 2.0
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 
@@ -37,16 +40,20 @@ class LearntFile:
     """Of one policy, in `folder`: the file that is named by what it is `of`."""
 
     def __init__(self, policy: AdaptiveShapes, folder: Path, of: dict[str, Any]) -> None:
-        self.policy, self.of = policy, of
-        name = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
+        # As it is read again.
+        self.policy, self.of = policy, json.loads(json.dumps(of, default=str))
+        name = hashlib.sha256(json.dumps(self.of, sort_keys=True).encode()).hexdigest()[:16]
         self.path = folder / f"{name}.json"
+        # When it is kept next, once there was a step.
+        self._due: float | None = None
         self._apart, self._most = APART
-        self._due = time.monotonic() + self._apart
         # As it was last read, or kept.
         self._known: dict[str, Any] | None = None
+        self._writer: Thread | None = None
 
     def read(self) -> None:
-        """Start from what is there, if it is of such a policy; else a warning says so."""
+        """Start from what is there; a warning says where that is not what such a policy learnt, and
+        it starts anew."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if found["of"] != self.of:
@@ -54,32 +61,43 @@ class LearntFile:
             self.policy.resume(found["learnt"])
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            logger.warning(
-                "eagle_pangu: adaptive trees start anew: %s is not what was learnt (%s); it is "
-                "written again as they learn",
-                self.path,
-                error,
-            )
+        except Exception as error:  # whatever lies there, it is no reason not to serve
+            said = "eagle_pangu: adaptive trees start anew, as %s cannot be used: %s"
+            logger.warning(said, self.path, error)
             return
         self._known = self.policy.learnt()
         logger.info("eagle_pangu: adaptive trees start from what was learnt: %s", self.path)
 
     def stepped(self) -> bool:
         """After each step: whether it was time to keep it."""
-        due = time.monotonic() >= self._due
-        if due:
-            self.keep()
-        return due
+        now = time.monotonic()
+        if self._due is not None and now < self._due:
+            return False
+        first, self._due = self._due is None, now + self._apart
+        if first:
+            return False
+        self._apart = min(2 * self._apart, self._most)
+        self.keep()
+        return True
 
     def keep(self) -> None:
-        """Write it, where anything was learnt since; a folder that cannot be written to is told of
-        once."""
-        self._apart = min(2 * self._apart, self._most)
-        self._due = time.monotonic() + self._apart
+        """Have it written, where anything was learnt since, by a thread: a folder may be slow."""
         learnt = self.policy.learnt()
-        if learnt == self._known or not learnt["_looks_of"]:
+        waits = self._writer is not None and self._writer.is_alive()
+        if waits or learnt == self._known or not learnt["_looks_of"]:
             return
+        self._known = learnt
+        self._writer = Thread(target=self._write, args=[learnt], daemon=True)
+        self._writer.start()
+
+    def close(self) -> None:
+        """Keep it, and wait for that."""
+        self.keep()
+        if self._writer is not None:
+            self._writer.join(PATIENCE)
+
+    def _write(self, learnt: dict[str, Any]) -> None:
+        """A folder that cannot be written to is told of once."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(self.path, {"of": self.of, "learnt": learnt}, indent=None)
@@ -90,40 +108,38 @@ class LearntFile:
                 str(error),
                 LEARNT_DIR,
             )
-        self._known = learnt
 
 
-def learnt_file(
-    policy: "TreePolicy", config: "VllmConfig", largest: "TreeShape", device: "torch.device"
-) -> LearntFile | None:
+def learnt_file(policy: "TreePolicy", runner: "TreeRunnerMixin") -> LearntFile | None:
     """Of an engine's policy, read; None where it does not learn, or nothing is to be kept."""
     folder = learnt_dir()
     if folder is None or not isinstance(policy, AdaptiveShapes):
         return None
-    assert config.speculative_config is not None
-    target, head = config.model_config, config.speculative_config.draft_model_config
-    of = {
-        "target": _checkpoint(target),
-        "head": _checkpoint(head),
-        "dtype": str(target.dtype),
-        "quantization": target.quantization,
-        "tree": [largest.width, largest.depth, largest.nodes],
-        "compiled": str(config.compilation_config.mode),
-        "device": device_facts(str(device)),
+    config, speculative = runner.vllm_config, runner.speculative_config
+    assert speculative is not None
+    compilation = config.compilation_config
+    told_apart = {
+        "target": _checkpoint(config.model_config),
+        "head": _checkpoint(speculative.draft_model_config),
+        "load_format": config.load_config.load_format,
+        "cache_dtype": config.cache_config.cache_dtype,
+        "compiled": [compilation.mode, compilation.cudagraph_mode],
+        "kernels": [runner.ops.implementation, runner.ops.attention],
+        "trees": {k: v for k, v in asdict(runner.tree_config).items() if k[:5] != "trace"},
+        "device": device_facts(str(runner.device)),
         "versions": versions(),
     }
-    # As it is read again.
-    found = LearntFile(policy, folder, json.loads(json.dumps(of, default=str)))
+    found = LearntFile(policy, folder, told_apart)
     found.read()
     return found
 
 
 def _checkpoint(model: "ModelConfig") -> list[Any]:
-    """Its name, and of a folder also how large and how old its weights are: a head that is trained
-    on is another one."""
+    """What tells one from another; of a folder also how large and how old its weights are: a head
+    that is trained on is another one."""
     folder = Path(model.model)
-    if not folder.is_dir():
-        return [model.model, model.revision]
-    files = sorted(file for pattern in WEIGHTS for file in folder.glob(pattern))
-    stats = [file.stat() for file in files]
-    return [str(folder.resolve()), *((stat.st_size, stat.st_mtime_ns) for stat in stats)]
+    weights = [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
+    stats = [file.stat() for file in weights if file.exists()]
+    told_apart = str(folder.resolve()) if weights else model.model, model.revision
+    ages = ((stat.st_size, stat.st_mtime_ns) for stat in stats)
+    return [*told_apart, model.dtype, model.quantization, *ages]

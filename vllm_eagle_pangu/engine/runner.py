@@ -150,7 +150,7 @@ class TreeRunnerMixin(GPUModelRunner):
         self.pages = TargetPages(self.ops, check=self.reference_mode)
         drafter = Eagle3Drafter(self.draft_head, limits, self.ops)
         policy = self._policy()
-        self.learnt = learnt_file(policy, self.vllm_config, shape, self.device)
+        self.learnt = learnt_file(policy, self)
         self.step = Step(drafter, policy, self.pages, self.ops, limits.depth, self.stages)
         self.step_memory = self._allocate_scratch(limits)
         self.step_memory.log(self.cache_config.kv_cache_memory_bytes)
@@ -240,11 +240,13 @@ class TreeRunnerMixin(GPUModelRunner):
             return
         most, _ = self.step_memory.target_logits
         run_once(self, row_counts(most))
-        for rows, seconds in forward_seconds(self, most).items():
+        found = forward_seconds(self, most)
+        for rows, seconds in found.items():
             policy.costs.expect(rows, seconds)
-        first, row = 1e3 * policy.costs.forward.each[:2]
+        least, most = min(found), max(found)
         logger.info_once(
-            "eagle_pangu: adaptive trees: a forward takes %.1f ms and %.3f for each row", first, row
+            "eagle_pangu: adaptive trees: a forward of %d rows takes %.1f ms, one of %d %.1f",
+            *(least, 1e3 * found[least], most, 1e3 * found[most]),
         )
 
     def _dummy_sampler_run(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -54,8 +54,10 @@ class TreeWorkerMixin(WorkerBase):
     def shutdown(self) -> None:
         """End the traces, keep what was learnt, then what vLLM ends."""
         runner = getattr(self, "model_runner", None)
-        if runner is not None and runner.tracer is not None:
-            runner.tracer.close()
-        if runner is not None and runner.learnt is not None:
-            runner.learnt.keep()
-        super().shutdown()
+        try:
+            if runner is not None and runner.tracer is not None:
+                runner.tracer.close()
+            if runner is not None and runner.learnt is not None:
+                runner.learnt.close()
+        finally:
+            super().shutdown()

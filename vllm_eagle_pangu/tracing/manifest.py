@@ -52,7 +52,8 @@ def start_run(
 
 
 def write_json(path: Path, record: Mapping[str, Any], indent: int | None = 1) -> None:
-    """Write a file whole or not at all; what JSON does not know is written as its `str`."""
-    partial = path.with_name(path.name + ".partial")
+    """Write a file whole or not at all, whoever else does; what JSON does not know is written as
+    its `str`."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(json.dumps(record, indent=indent, default=str) + "\n", encoding="utf-8")
     os.replace(partial, path)
