@@ -9,7 +9,9 @@ import pytest
 from vllm_eagle_pangu.cli import main
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.demo.pair import Pair
+from vllm_eagle_pangu.env import LEARNT_DIR
 from vllm_eagle_pangu.measure.prompts import read_texts, spread
+from vllm_eagle_pangu.measure.server import server_environment
 from vllm_eagle_pangu.tuning import command
 from vllm_eagle_pangu.tuning.command import add_arguments, run
 from vllm_eagle_pangu.tuning.engines import environment
@@ -125,6 +127,13 @@ def test_the_users_environment_wins_but_for_the_one_process_and_traces(prompts):
     assert chosen["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert not chosen["EAGLE_PANGU_TRACE_DIR"]
     assert "HF_HUB_OFFLINE" not in chosen, "T and H may be names on the hub"
+
+
+def test_what_adaptive_trees_learn_is_left_where_a_server_looks_for_it(prompts):
+    settings = Settings("T", "H", prompts)
+    assert LEARNT_DIR not in environment({}, settings)
+    assert environment({LEARNT_DIR: "there"}, settings)[LEARNT_DIR] == "there"
+    assert server_environment()[LEARNT_DIR] == "", "what else is measured starts from nothing"
 
 
 def test_prompts_are_taken_from_all_over_the_file(prompts):
