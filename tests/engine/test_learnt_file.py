@@ -4,6 +4,7 @@
 import json
 import logging
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -32,24 +33,30 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "learnt"
 
 
-class Warned(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+class Log(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
         self.said = []
 
     def emit(self, record):
         self.said.append(record.getMessage())
 
 
+@contextmanager
+def log(level: int):
+    """What was said so far, whoever configured vLLM's loggers."""
+    logger, handler, before = module.logger, Log(level), module.logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    yield handler.said
+    logger.setLevel(before)
+    logger.removeHandler(handler)
+
+
 @pytest.fixture
 def warnings():
-    """What was warned of so far, whoever configured vLLM's loggers."""
-    logger, handler, level = module.logger, Warned(), module.logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.WARNING)
-    yield handler.said
-    logger.setLevel(level)
-    logger.removeHandler(handler)
+    with log(logging.WARNING) as said:
+        yield said
 
 
 def policy() -> AdaptiveShapes:
@@ -103,7 +110,7 @@ def test_what_decodes_otherwise_starts_from_nothing(
         # Trees of one shape learn nothing, and nobody has to keep anything.
         assert learnt_file(FixedShape(shapes.largest), runner) is None
         monkeypatch.setenv(LEARNT_DIR, "")
-        assert learnt_file(shapes, runner) is None
+        assert learnt_file(shapes, runner).path is None
 
 
 @pytest.mark.parametrize(
@@ -153,6 +160,24 @@ def test_nothing_is_written_where_nothing_was_learnt(folder):
     file.policy.plan([None])
     file.close()
     assert [*folder.iterdir()] == [file.path]
+
+
+def test_the_log_says_where_trees_pay_whenever_that_changes():
+    file = LearntFile(policy(), None, {})
+    with log(logging.INFO) as said:
+        for batch in (1, 1, 4, 4):
+            file.policy.plan([None] * batch)
+            file.say()
+        file.policy._looks_of[2].pays = False
+        file.say()
+        file.close()
+    lines = [line.partition("without): ")[2] for line in said]
+    nothing = "(? against ?)"
+    assert lines == [
+        f"1: drafted {nothing}",
+        f"1: drafted {nothing}, 4: drafted {nothing}",
+        f"1: drafted {nothing}, 4: none {nothing}",
+    ]
 
 
 def test_where_it_is_kept(monkeypatch, tmp_path):

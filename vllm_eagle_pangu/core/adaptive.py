@@ -412,6 +412,10 @@ class AdaptiveShapes:
         took -= prompts * self.costs.of_prompt_row(trees=False)
         return took - plain * emitted / report.batch
 
+    def decided(self) -> dict[int, bool]:
+        """Whether trees pay, by the numbers of requests, powers of 2, near which there were any."""
+        return {2**power: looks.pays for power, looks in sorted(self._looks_of.items())}
+
     def account(self, batch: int) -> Account:
         """Of steps of so many requests, by all that was seen."""
         self._learn_of_rest()
