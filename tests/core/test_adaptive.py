@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,13 +37,6 @@ from ..trees import tree_of_parents
 
 SHAPE = TreeShape(2, 3, 5)
 OPS = Ops.bind("reference")
-
-
-@pytest.fixture(autouse=True)
-def _no_other_time_passes(monkeypatch):
-    """Than what steps are said to take: a busy machine changes no choice."""
-    frozen = SimpleNamespace(perf_counter=lambda: 0.0)
-    monkeypatch.setattr("vllm_eagle_pangu.core.costs.time", frozen)
 
 
 def asked(trees: TreeBatch | None, temperature: float = 0.0) -> list[RequestView]:

@@ -143,7 +143,8 @@ def test_a_head_that_became_another_one_is_found_at_the_next_look():
     second = chain_steps(handed_on(first.policy), **PAYS)
     rest = first.policy._looks_of[0].pause
     shapes = [second.step()[0] for _ in range(rest + FOLLOWED + 64)]
-    assert all(shapes[-32:])
+    # But for another look at plain steps.
+    assert sum(map(bool, shapes[-32:])) >= 32 - LOOK_AT_PLAIN
 
 
 def _of_learnt(change) -> dict:
