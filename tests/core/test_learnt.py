@@ -10,6 +10,7 @@ import pytest
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.costs import HANDED_ON
+from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.learnt import take, told
 from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, LOOK_AT_PLAIN, SETTLED, TREES
 
@@ -101,7 +102,7 @@ def test_a_look_goes_on_where_it_was():
 
 def test_long_prompts_at_first_are_not_what_is_read_beside_all_trees():
     """As much of prompts as of late in the last engine."""
-    how = PAYS | {"read": 0.004}
+    how = PAYS | {"prompt": 1, "read": 0.004}
     first = chain_steps(**how)
     for _ in range(300):
         first.step()
@@ -109,6 +110,29 @@ def test_long_prompts_at_first_are_not_what_is_read_beside_all_trees():
     second.policy.speeds.count(1, 60)
     shapes = [second.step()[0] for _ in range(64)]
     assert sum(shape is not None for shape in shapes) >= 64 - LOOK_AT_PLAIN
+
+
+def test_a_machine_that_became_slower_is_so_at_once_for_the_next_engine():
+    first = chain_steps(**PAYS)
+    for step in range(340):
+        first.slower = 2.0 if step > 300 else 1.0
+        first.step()
+    second = chain_steps(handed_on(first.policy), **PAYS)
+    then, now = (each.policy.costs.of_plain(1) for each in (first, second))
+    assert now == pytest.approx(then, rel=0.02) and now > 0.025
+
+
+def test_what_counts_less_gives_way_sooner():
+    parts = [Durations(1) for _ in range(2)]
+    for seconds, times in ((1.0, 100), (1.5, 4)):
+        for part in parts:
+            for _ in range(times):
+                part.add((1,), seconds)
+            part.solve()
+        if seconds == 1.0:
+            parts[1].believe_less(4)
+    late, soon = (part.of(1) for part in parts)
+    assert 0 < 3 * (late - 1.0) < soon - 1.0 < 0.5
 
 
 @pytest.mark.parametrize("slower", [0.6, 1.0, 1.6])
