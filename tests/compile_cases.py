@@ -17,6 +17,7 @@ from vllm_eagle_pangu.kernels.tree_attention import AttentionCall, AttentionRows
 from vllm_eagle_pangu.kernels.tree_attention import triton_impl as tree_attention
 from vllm_eagle_pangu.kernels.tree_build import triton_impl as tree_build
 from vllm_eagle_pangu.kernels.tree_expand import triton_impl as tree_expand
+from vllm_eagle_pangu.kernels.tree_prune import triton_impl as tree_prune
 
 TYPES = {
     torch.float32: "*fp32",
@@ -241,10 +242,24 @@ def tree_expand_cases() -> Iterator[CompileCase]:
         )
 
 
+def tree_prune_cases() -> Iterator[CompileCase]:
+    """Trees of up to 16, 64 and 128 nodes; batches of up to 64."""
+    for rows in (17, 65, 129):
+        sizes = tree_prune._sizes(rows)
+        types = "*i64 *i64 *i8 *i8 *fp32 *i64 *fp64 *fp64 i32"
+        yield compile_case(f"chances_{rows}", tree_prune._chances_kernel, types, 4, **sizes)
+        types = "*i64 *i64 *i64 *i8 *fp32 *fp64 *fp64 *i64 *i64 *i64 *i8 *i8 *fp32 i32"
+        yield compile_case(f"keep_{rows}", tree_prune._keep_kernel, types, 4, **sizes)
+        types = "*i64 *i8 *fp32 *i64 *i64 *i64 *fp64 *fp64 i32 i32"
+        yield compile_case(f"tally_{rows}", tree_prune._tally_kernel, types, 4, **sizes)
+    types = "*fp64 *i64 *fp64 *fp64 i32"
+    yield compile_case("learn", tree_prune._learn_kernel, types, 1, MEMORY=0.99, BATCH=64)
+
+
 def compile_cases() -> list[CompileCase]:
     """Those of all kernels. Not with TRITON_INTERPRET: an interpreted kernel cannot be compiled."""
     every = (
         *(draft_batch_cases, kv_commit_cases, top_children_cases, tree_accept_cases),
-        *(tree_attention_cases, tree_build_cases, tree_expand_cases),
+        *(tree_attention_cases, tree_build_cases, tree_expand_cases, tree_prune_cases),
     )
     return [case for cases in every for case in cases()]

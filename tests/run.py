@@ -32,7 +32,7 @@ from xml.etree import ElementTree
 INTERPRETED = [
     "tests/triton_interpreted",
     *(f"tests/kernels/test_{ops}.py" for ops in ("accept_ops", "build_op", "commit_pages")),
-    "tests/kernels/test_draft_ops.py",
+    *("tests/kernels/test_draft_ops.py", "tests/kernels/test_tree_prune.py"),
 ]
 NO_TESTS = 5
 # An engine takes up to 4 GB.

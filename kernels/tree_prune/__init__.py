@@ -7,6 +7,5 @@ from vllm_eagle_pangu.kernels.tree_prune.reference import Belief
 
 __all__ = ["Belief", "tally_paths", "tree_prune"]
 
-# Torch ops on a GPU, too: no kernel of our own there yet.
-tree_prune = Op(reference.tree_prune, triton="reference")
-tally_paths = Op(reference.tally_paths, triton="reference")
+tree_prune = Op(reference.tree_prune)
+tally_paths = Op(reference.tally_paths)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_prune and tally_paths, in C++, equal their references; what they keep are trees."""
+"""tree_prune and tally_paths, C++ or Triton, equal their references; what they keep are trees."""
 
 import copy
 
@@ -11,7 +11,7 @@ from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.kernels.tree_prune import tally_paths, tree_prune
 from vllm_eagle_pangu.kernels.tree_prune.cases import CASES, TOLERANCE, PruneCase, make_inputs
 
-from .chosen import IMPLEMENTATION
+from .chosen import IMPLEMENTATION, random_cases
 
 FIELDS = ("tokens", "parent", "depth", "valid", "visible", "score")
 
@@ -40,13 +40,13 @@ def test_cases_equal_the_reference(case):
 
 
 def test_random_trees_equal_the_reference():
-    for seed in range(300):
+    for seed in random_cases(300):
         assert_equals_reference(make_inputs(random_case(seed), seed))
 
 
 @pytest.mark.parametrize("implementation", ["reference", IMPLEMENTATION])
 def test_what_is_kept_are_trees_of_nodes_that_were_drafted(implementation):
-    for seed in range(100):
+    for seed in random_cases(100):
         case = random_case(seed)
         inputs = make_inputs(case, seed)
         kept, _ = tree_prune(**inputs, implementation=implementation)
@@ -71,7 +71,7 @@ def test_free_nodes_are_all_kept_and_dear_ones_not(implementation):
 
 
 def test_tallies_equal_the_reference():
-    for seed in range(300):
+    for seed in random_cases(300):
         inputs = make_inputs(random_case(seed), seed)
         trees, depth = inputs["trees"], random_case(seed).depth
         generator = torch.Generator().manual_seed(seed)

@@ -16,8 +16,10 @@ from vllm_eagle_pangu.kernels.draft_batch import cases as draft_cases
 from vllm_eagle_pangu.kernels.kv_commit import cases as commit_cases
 from vllm_eagle_pangu.kernels.top_children import cases as top_cases
 from vllm_eagle_pangu.kernels.tree_accept import cases as accept_cases
+from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.kernels.tree_build import cases as build_cases
 from vllm_eagle_pangu.kernels.tree_expand import cases as expand_cases
+from vllm_eagle_pangu.kernels.tree_prune import cases as prune_cases
 
 # As in test_draft_ops.py.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -100,6 +102,52 @@ EXPAND = (
     ("width + parent)[:, None]", "width + row)[:, None]", "sees what a neighbour's parent sees"),
     ("above_score += request * width", "above_score += 0 * request", "scores of request 0"),
 )
+PRUNE = (
+    (
+        "(other[:, None] < row[None, :])\n        before",
+        "(other[:, None] > row[None, :])\n        before",
+        "of equal children the last is the first",
+    ),
+    ("better | tied) & beside", "better | tied)", "the first of all nodes"),
+    ("theirs > own[None, :]\n", "theirs < own[None, :]\n", "the least likely child"),
+    ("before += tl.sum", "before = tl.sum", "only the last rows are compared"),
+    ("_number(MOST), said)\n    #", "_number(LEAST), said)\n    #", "sure nodes are unlikely"),
+    ("tl.log((1.0 - chance) *", "tl.log(1.0 + 0 *", "the head's probability for its odds"),
+    ("* odds + tl.load", "+ odds + tl.load", "no slope"),
+    ("lines + 3 * tl.load(kind + request)", "lines", "one kind for all"),
+    ("tl.max(level) + 1", "tl.max(level)", "the last level is left out"),
+    ("factor * found", "factor", "of its path the last node alone"),
+    ("tl.where(real, found, 0.0)", "found", "padding has a chance"),
+    ("found >= tl.load(least)", "found > tl.load(least)", "the last one that pays is left"),
+    (
+        "tied = (theirs == own[None, :]) & (other[:, None] < row[None, :])\n        earlier",
+        "tied = (theirs == own[None, :]) & (other[:, None] > row[None, :])\n        earlier",
+        "ties turned round",
+    ),
+    ("place += tl.sum", "place = tl.sum", "only the last rows come before"),
+    ("parent_place.to(tl.int64)", "above.to(tl.int64)", "parents where they were"),
+    ("rows + column_place[None, :]", "rows + column[None, :]", "columns where they were"),
+    ("(column == 0)[None, :], 1, sees", "(column == 0)[None, :], sees, sees", "root not seen"),
+    ("cost[1 : len(falling) + 1]", "cost[: len(falling)]", "cost of a node less"),
+    ("descending=True", "descending=False", "the worst first"),
+    ("masked_fill(falling <= 0, -torch.inf)", "clone()", "nodes of no chance for nothing"),
+)
+TALLY = (
+    ("tl.load(length + request).to(tl.int32) + 1", "tl.load(length + request).to(tl.int32)",
+     "the path without its end"),
+    ("path += request * columns", "path += request * rows", "stride R instead of D+1"),
+    ("(above == here)", "(row == here)", "the accepted alone were tried"),
+    ("on_path.to(tl.float64) - chance", "on_path.to(tl.float64)", "nothing was expected"),
+    ("chance * (1.0 - chance)", "chance", "information of a Poisson"),
+    ("-1) == which)", "-1) >= 0)", "one kind for all"),
+    ("_sum_of(sums, 0, mine) * tl.log", "tl.log", "forgets once a step"),
+    ("known_00 + PRIOR", "known_00 + STEP", "half the prior"),
+    ("square_11 - times_1 * known_01 -", "square_11 -", "not eliminated"),
+    ("rest_2 - rest_21 * step_1", "rest_2", "other numbers as if alone"),
+    ("tl.where(step_1 < -slope, -slope, step_1)", "step_1", "likelier, so less likely"),
+    ("slope + _within_step(step_1)", "slope + step_1", "steps without bounds"),
+    ("tl.store(information + 6, known_02)", "tl.store(information + 6, known_12)", "not symmetric"),
+)  # fmt: skip
 
 
 def accepts() -> Iterator[dict[str, Any]]:
@@ -170,6 +218,49 @@ def expands() -> Iterator[dict[str, Any]]:
         yield expand_cases.make_inputs(case)
 
 
+def prunes() -> Iterator[dict[str, Any]]:
+    for case in (
+        prune_cases.PruneCase("blocks", 70, 6, batch=2, row_cost=0.02, kinds=2),
+        prune_cases.PruneCase("some_pay", 17, 5, batch=4, row_cost=0.2),
+        prune_cases.PruneCase("all_sure", 17, 5, batch=3, sure=True),
+        prune_cases.PruneCase("too_dear", 17, 5, batch=3, row_cost=1.5),
+        prune_cases.PruneCase("free", 17, 5, batch=3, row_cost=0.0, kinds=3),
+    ):
+        inputs = prune_cases.make_inputs(case)
+        yield inputs
+    # Nodes of two trees have no chance, and what the third one's cost is more than all cost.
+    inputs["kind"][:] = torch.arange(3)
+    inputs["belief"].line[1:] = torch.tensor([-1000.0, 0.0, 0.0])
+    inputs["cost"][1:-1] = 100.0
+    yield inputs
+    twins = prune_cases.make_inputs(prune_cases.PruneCase("twins", 9, 2, row_cost=0.05))
+    trees = twins["trees"]
+    trees.score[trees.depth == 1] = -1.0
+    yield twins
+
+
+def tallies() -> Iterator[dict[str, Any]]:
+    """The paths that random draws accept; with a line that is sure, and wrong, too."""
+    for case in (
+        prune_cases.PruneCase("two_kinds", 17, 5, batch=5, kinds=2),
+        prune_cases.PruneCase("blocks", 70, 6, batch=2),
+    ):
+        inputs = prune_cases.make_inputs(case)
+        trees = inputs["trees"]
+        draws = trees.tokens.roll(-1, dims=1)
+        paths = tree_accept(trees.tokens, trees.parent, trees.valid, draws, case.depth)
+        given = {name: inputs[name] for name in ("trees", "kind", "belief")}
+        given |= {"rows": paths.rows, "length": paths.length, "memory": 0.99}
+        yield given
+        for line in ([9.0, 0.1, 0.0], [-5.0, 0.02, 3.0]):
+            inputs = copy.deepcopy(given)
+            inputs["belief"].line[:] = torch.tensor(line)
+            inputs["belief"].information[:] = 0.0
+            # The head thinks little of most.
+            inputs["trees"].score[:] *= 4.0
+            yield inputs
+
+
 OPS = (
     ("tree_accept", "tree_accept", accepts, ACCEPT),
     ("draft_batch", "draft_batch", drafts, DRAFT),
@@ -178,6 +269,8 @@ OPS = (
     ("tree_build", "tree_build", builds, BUILD),
     ("top_children", "top_children", tops, TOP),
     ("tree_expand", "tree_expand", expands, EXPAND),
+    ("tree_prune", "tree_prune", prunes, PRUNE),
+    ("tree_prune", "tally_paths", tallies, TALLY),
 )
 FAULTS = [
     pytest.param(package, op, inputs, old, new, id=f"{op}: {what}")
@@ -203,10 +296,10 @@ def results(function: Callable[..., Any], inputs: dict[str, Any]) -> list[torch.
         # Copied tensors lie elsewhere: take their addresses anew.
         given["layers"].__post_init__()
     result = function(**given)
-    if result is None:
+    if "layers" in given:
         pairs = given["layers"].pages
         result = [side for pair in pairs for side in (pair.key, pair.value)]
-    return leaves([result, given.get("candidates")])
+    return leaves([result, given.get("candidates"), given.get("belief")])
 
 
 def assert_equal(function: Callable[..., Any], package: str, op: str, inputs: Callable) -> None:
@@ -226,7 +319,18 @@ def same_log_probabilities(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
     return torch.allclose(mine, theirs, rtol=0, atol=top_cases.TOLERANCE)
 
 
-TOLERANT = {"top_children": same_log_probabilities}
+def same_chances(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    if mine.dtype != torch.float64:
+        return same_bytes(mine, theirs)
+    tolerance = prune_cases.TOLERANCE
+    return torch.allclose(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+TOLERANT = {
+    "top_children": same_log_probabilities,
+    "tree_prune": same_chances,
+    "tally_paths": same_chances,
+}
 
 
 @pytest.fixture
