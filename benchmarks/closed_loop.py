@@ -9,7 +9,7 @@ One process, an eager engine for each way, all of them loaded, which take turns 
 `vllm_eagle_pangu/measure/closed_loop.py` says. The first round at a number of clients does not
 count. With `--ramp` the clients come and go instead, 1 to 32 and back, and every turn counts, a
 round at each number, in which some are still coming. With `--serve` each way is a `vllm serve`, and
-has one turn a round, for which all clients come anew.
+has one turn a round, for which all clients come anew, and ask the same of all.
 
 `--also plain-2` is plain decoding once more, in another engine: how far apart ways are that do the
 same. A pair is one of those that come along, or a folder with target/ and draft/.
@@ -19,6 +19,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _loops(
     stack: ExitStack,
 ) -> list[TakesTurns]:
     """An engine or a server of each method, ready, till `stack` closes."""
-    asked = [requests(prompts_of(of, 80), TOKENS, arguments.temperature) for _ in methods]
+    asked = partial(requests, prompts_of(of, 80), TOKENS, arguments.temperature, True)
     if arguments.serve:
         flags = [_flag(*option) for option in options.items()]
         configs = [method.speculative_config(str(of.draft)) for method in methods]
@@ -78,11 +79,11 @@ def _loops(
             stack.enter_context(Server(method.name, of.target, config, flags))
             for method, config in zip(methods, configs, strict=True)
         ]
-        served = zip(methods, servers, asked, strict=True)
-        return [ServedLoop(method, server.wait(), each) for method, server, each in served]
+        served = zip(methods, servers, strict=True)
+        return [ServedLoop(method, server.wait(), asked) for method, server in served]
     loops = list[TakesTurns]()
-    for method, each in zip(methods, asked, strict=True):
-        loop = Loop(method, stack.enter_context(engine(method, of=of, **options)), each, 1)
+    for method in methods:
+        loop = Loop(method, stack.enter_context(engine(method, of=of, **options)), asked(), 1)
         stack.enter_context(closing(loop.served))
         loops.append(loop)
     return loops

@@ -44,8 +44,8 @@ class Loop:
     def __init__(self, method, server, asked, clients):
         self.method, self.asked, self.clients = method, asked, clients
 
-    def turn(self, tokens, seconds):
-        self.turns.append((self.method.name, self.clients, tokens, next(self.asked)))
+    def turn(self, tokens, seconds, which=0):
+        self.turns.append((self.method.name, self.clients, tokens, next(self.asked(which))))
         emitted = self.tokens(self.method, tokens)
         drafts = 0 if self.method == PLAIN else 10
         times = {"seconds": 2.0, "first": [0.1, 0.3], "behind": [0.02, 0.04]}

@@ -62,6 +62,20 @@ def test_engines_take_turns_and_ratios_are_within_a_round(loops, warm):
     assert plain["answers"] == 2 * TURNS * -(-tokens // 3)
 
 
+def test_turns_of_a_round_have_one_number_for_all():
+    numbers = []
+
+    def turn(tokens=8, seconds=1.0, which=0):
+        numbers.append(which)
+        return {"tokens": 8, "seconds": 1.0, "first": [0.1], "drafts": 0, "accepted": 0}
+
+    loops = [SimpleNamespace(method=m, clients=1, turn=turn) for m in (PLAIN, NARROW)]
+    for _ in measure(loops, [1, 2], seconds=1.0, rounds=2, warm=False, parts=1):
+        pass
+    # What plain decoding emits is asked before the turns of each number of clients.
+    assert numbers == [0, 1, 1, 2, 2, 3, 4, 4, 5, 5]
+
+
 def test_every_engine_is_asked_the_same_and_answers_differ_in_length():
     prompts = [[1], [2, 3]]
     greedy = list(islice(requests(prompts, 64, 0.0), 200))
@@ -72,6 +86,8 @@ def test_every_engine_is_asked_the_same_and_answers_differ_in_length():
     # vLLM refuses an answer of no token.
     (shortest,) = {params["max_tokens"] for _, params in islice(requests(prompts, 1, 0.0), 20)}
     assert shortest == 1
+    another = list(islice(requests(prompts, 64, 0.0, which=1), 200))
+    assert another != greedy and sorted(another[0][1]) == sorted(greedy[0][1])
     sampled = list(islice(requests(prompts, 64, 0.8, ignore_eos=False), 200))
     assert [params["seed"] for _, params in sampled] == list(range(200))
     assert not any(params["ignore_eos"] for _, params in sampled)

@@ -4,7 +4,8 @@
 import asyncio
 import json
 import threading
-from itertools import repeat
+from functools import partial
+from itertools import islice, repeat
 from types import SimpleNamespace
 
 import pytest
@@ -72,7 +73,8 @@ def stub():
 def loop_of(stub, clients):
     counted = iter([(10.0, 4.0), (16.0, 13.0)])
     server = SimpleNamespace(url=stub.url, counters=lambda: next(counted))
-    return ServedLoop(PLAIN, server, requests([[7, 8]], 64, 0.0), clients)
+    asked = partial(requests, [[7, 8], [9, 10]], 64, 0.0, True)
+    return ServedLoop(PLAIN, server, asked, clients)
 
 
 def test_a_turn_ends_with_its_tokens_and_has_the_times_of_answers_cut_short(stub):
@@ -81,7 +83,21 @@ def test_a_turn_ends_with_its_tokens_and_has_the_times_of_answers_cut_short(stub
     assert (turn["drafts"], turn["accepted"]) == (6, 9)
     assert 4 <= len(turn["first"]) <= 6 and 3 <= len(turn["behind"]) <= 6
     assert min(turn["first"]) > 0 and min(turn["behind"]) > 0
-    assert all(asked["prompt"] == [7, 8] and asked["ignore_eos"] for asked in stub.asked)
+    assert all(asked["prompt"] in ([7, 8], [9, 10]) and asked["ignore_eos"] for asked in stub.asked)
+
+
+def test_a_turn_begins_anew_and_asks_by_its_number(stub):
+    asked = []
+    for which in (3, 4):
+        loop = loop_of(stub, clients=1)
+        loop.turn(tokens=31, which=which)
+        asked.append([(each["prompt"], each["max_tokens"]) for each in stub.asked[:5]])
+        stub.asked.clear()
+    expected = [
+        [(prompt, params["max_tokens"]) for prompt, params in islice(loop.asked(which), 5)]
+        for which in (3, 4)
+    ]
+    assert asked == expected and asked[0] != asked[1]
 
 
 def test_a_turn_ends_with_its_time_though_no_tokens_come(stub):

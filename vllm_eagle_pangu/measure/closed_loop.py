@@ -9,6 +9,7 @@ Answers are of different lengths, so that no two clients stay in step.
 import random
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, Protocol
 
 from vllm_eagle_pangu.measure.engine import Engine
@@ -26,9 +27,14 @@ class TakesTurns(Protocol):
     method: Method
     clients: int
 
-    def turn(self, tokens: float = float("inf"), seconds: float = float("inf")) -> dict[str, Any]:
+    def turn(
+        self, tokens: float = float("inf"), seconds: float = float("inf"), which: int = 0
+    ) -> dict[str, Any]:
         """What it took to emit so many tokens, or as many as it emits in so many seconds:
-        `tokens`, `seconds`, of each `first` token its seconds, `drafts`, `accepted`."""
+        `tokens`, `seconds`, of each `first` token its seconds, `drafts`, `accepted`.
+
+        `which` turn it is: clients who come with one ask the same in everybody's.
+        """
         ...
 
 
@@ -39,8 +45,10 @@ class Loop:
         self.method, self.llm, self.clients = method, llm, clients
         self.served = llm.serve(asked, lambda: self.clients)
 
-    def turn(self, tokens: float = float("inf"), seconds: float = float("inf")) -> dict[str, Any]:
-        """See `TakesTurns`."""
+    def turn(
+        self, tokens: float = float("inf"), seconds: float = float("inf"), which: int = 0
+    ) -> dict[str, Any]:
+        """See `TakesTurns`; its clients stay from turn to turn."""
         before, emitted, took, first = dict(self.llm.counts), 0, 0.0, list[float]()
         if hasattr(self.llm.runner, "stages"):
             self.llm.runner.stages.resume()
@@ -53,19 +61,22 @@ class Loop:
 
 
 def requests(
-    prompts: Sequence[Sequence[int]], tokens: int, temperature: float, ignore_eos: bool = True
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    temperature: float,
+    ignore_eos: bool = True,
+    which: int = 0,
 ) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
-    """Prompts with their parameters, without end, and the same ones every time.
+    """Prompts with their parameters, without end, and the same ones every time for each `which`.
 
     Answers have half of so many `tokens` to one and a half; less where the target ends them and
     that is not ignored.
     """
-    choose, seed = random.Random(0), 0
-    while True:
+    choose = random.Random(which)
+    for seed in count(which << 16):
         length = choose.randint(max(1, tokens // 2), tokens + tokens // 2)
         params = {"max_tokens": length, "ignore_eos": ignore_eos, "temperature": temperature}
         yield choose.choice(prompts), params | ({"seed": seed} if temperature else {})
-        seed += 1
 
 
 def measure(
@@ -83,16 +94,21 @@ def measure(
     tokens a client gets in one. `warm`: a round more comes first, which does not count; without it
     the clients come and go while it is measured. `parts`: turns of each in a round.
     """
+    numbers = count()
     for batch in batches:
         for loop in loops:
             loop.clients = batch
-        tokens = batch * each if each else loops[0].turn(seconds=seconds)["tokens"]
+        tokens = batch * (each or 0)
+        if not each:
+            # What is asked again a server would find in its cache.
+            tokens = loops[0].turn(seconds=seconds, which=next(numbers))["tokens"]
         took: dict[str, list[list[dict[str, Any]]]] = {
             loop.method.name: [[] for _ in range(rounds + warm)] for loop in loops
         }
         for number, _, order in turns(loops, range(parts), rounds + warm):
+            which = next(numbers)
             for loop in order:
-                took[loop.method.name][number].append(loop.turn(tokens / parts))
+                took[loop.method.name][number].append(loop.turn(tokens / parts, which=which))
         plain = [speed(turns_of) for turns_of in took[PLAIN.name][warm:]]
         for name, of_loop in took.items():
             speeds = [speed(turns_of) for turns_of in of_loop[warm:]]

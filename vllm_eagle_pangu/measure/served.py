@@ -7,7 +7,7 @@ aiohttp, which vLLM brings along and its own benchmark talks with: 32 streams in
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -20,19 +20,28 @@ LEAVING_S = 0.2
 
 
 class ServedLoop:
-    """A `TakesTurns` of a server: its clients come with a turn and leave with it."""
+    """A `TakesTurns` of a server: its clients come with a turn and leave with it.
+
+    `asked`: by the number of a turn, what they ask in it, one after the other.
+    """
 
     def __init__(
-        self, method: Method, server: Server, asked: Iterator[Any], clients: int = 1
+        self,
+        method: Method,
+        server: Server,
+        asked: Callable[[int], Iterator[Any]],
+        clients: int = 1,
     ) -> None:
         self.method, self.server, self.asked, self.clients = method, server, asked, clients
 
-    def turn(self, tokens: float = float("inf"), seconds: float = float("inf")) -> dict[str, Any]:
+    def turn(
+        self, tokens: float = float("inf"), seconds: float = float("inf"), which: int = 0
+    ) -> dict[str, Any]:
         """See `TakesTurns`; also of each answer, as far as it came, what a token took `behind` the
         first. Raises RuntimeError where a request fails."""
         before = self.server.counters()
         try:
-            turn = asyncio.run(_Turn(self, tokens).taken(seconds))
+            turn = asyncio.run(_Turn(self, tokens, which).taken(seconds))
         except aiohttp.ClientError as error:
             raise RuntimeError(f"a request failed: {error!r}") from error
         drafts, accepted = (b - a for a, b in zip(before, self.server.counters(), strict=True))
@@ -40,8 +49,9 @@ class ServedLoop:
 
 
 class _Turn:
-    def __init__(self, loop: ServedLoop, tokens: float) -> None:
+    def __init__(self, loop: ServedLoop, tokens: float, which: int) -> None:
         self.loop, self.tokens, self.emitted = loop, tokens, 0
+        self.asked = loop.asked(which)
         self.first, self.behind = list[float](), list[float]()
         self.over = asyncio.Event()
 
@@ -68,7 +78,7 @@ class _Turn:
 
     async def _client(self, session: aiohttp.ClientSession) -> None:
         while True:
-            prompt, params = next(self.loop.asked)
+            prompt, params = next(self.asked)
             asked = {"model": SERVED_NAME, "prompt": prompt, "stream": True, **params}
             # When tokens came, and how many.
             came, began = list[tuple[float, int]](), time.perf_counter()

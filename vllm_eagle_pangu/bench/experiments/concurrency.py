@@ -2,6 +2,7 @@
 """E5: a server under load, with no other engine on the machine."""
 
 import contextlib
+from functools import partial
 from itertools import product
 from operator import itemgetter
 from typing import Any
@@ -79,7 +80,7 @@ class Concurrency(Experiment):
                 key = self._key(method, level, repeat)
                 if session.has(key):
                     continue
-                asked = requests(prompts, self.config.tokens, temperature=0.0)
+                asked = partial(requests, prompts, self.config.tokens, 0.0, True)
                 loop = ServedLoop(method, servers[method], asked, level)
                 try:
                     session.record(key, self._point(loop))
@@ -92,7 +93,7 @@ class Concurrency(Experiment):
         """A turn's figures. Raises RuntimeError where a request fails or too few tokens come."""
         count = max(self.config.least_requests, self.config.requests_per_level * loop.clients)
         loop.turn(WARM_UP * self.config.tokens, TURN_TIMEOUT_S)
-        turn = loop.turn(count * self.config.tokens, TURN_TIMEOUT_S)
+        turn = loop.turn(count * self.config.tokens, TURN_TIMEOUT_S, which=1)
         if turn["tokens"] < count * self.config.tokens:
             raise RuntimeError(f"{turn['tokens']} tokens in {TURN_TIMEOUT_S:.0f} s")
         return {
