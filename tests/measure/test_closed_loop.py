@@ -50,6 +50,9 @@ def test_engines_take_turns_and_ratios_are_within_a_round(loops, warm):
     assert plain["tokens_per_s"] == pytest.approx(30) and plain["tau"] is None
     assert plain["ratio"] == plain["least"] == plain["most"] == 1
     assert narrow["ratio"] == pytest.approx(2) and narrow["tau"] == 2
+    assert narrow["ratios"] == pytest.approx([2, 2])
+    # Two tokens of a client a step.
+    assert narrow["drafts"] == [narrow["answers"] // 2 * 3] * 2 and plain["drafts"] == [0, 0]
     assert narrow["ttft_ms"] == pytest.approx(200)
     said = "".join(loops[0].llm.diary)
     first = "p" if warm else ""

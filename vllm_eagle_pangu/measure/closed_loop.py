@@ -90,6 +90,8 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Of each number of clients and each method a row; the first of `loops` is plain decoding.
 
+    `ratio` is the median of `ratios`, round by round, `drafts` how many trees or chains it took.
+
     `seconds`: that plain decoding takes for its turns of a round, unless `each` says how many
     tokens a client gets in one. `warm`: a round more comes first, which does not count; without it
     the clients come and go while it is measured. `parts`: turns of each in a round.
@@ -114,7 +116,8 @@ def measure(
             speeds = [speed(turns_of) for turns_of in of_loop[warm:]]
             ratios = [one / other for one, other in zip(speeds, plain, strict=True)]
             mine = [turn for turns_of in of_loop[warm:] for turn in turns_of]
-            drafts, accepted = (sum(turn[key] for turn in mine) for key in ("drafts", "accepted"))
+            drafts = [sum(turn["drafts"] for turn in turns_of) for turns_of in of_loop[warm:]]
+            accepted = sum(turn["accepted"] for turn in mine)
             first = [wait for turn in mine for wait in turn["first"]]
             yield {
                 "clients": batch,
@@ -123,7 +126,9 @@ def measure(
                 "ratio": statistics.median(ratios),
                 "least": min(ratios),
                 "most": max(ratios),
-                "tau": tau(drafts, accepted),
+                "ratios": ratios,
+                "drafts": drafts,
+                "tau": tau(sum(drafts), accepted),
                 **latency("ttft", first),
                 "answers": len(first),
             }
