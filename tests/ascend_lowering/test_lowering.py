@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Triton kernel without float64 goes through triton-ascend as far as it goes without CANN: to linalg.
+"""Every Triton kernel without float64 goes through triton-ascend as far as that goes: to linalg.
 
-Necessary, not sufficient: what BiSheng makes of it, and what an NPU does with that, is not seen.
+That is without CANN. Necessary, not sufficient: what BiSheng makes of it, and what an NPU does with
+that, is not seen.
 """
 
 import stat
