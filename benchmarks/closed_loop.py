@@ -71,7 +71,7 @@ def _loops(
     stack: ExitStack,
 ) -> list[TakesTurns]:
     """An engine or a server of each method, ready, till `stack` closes."""
-    asked = partial(requests, prompts_of(of, 80), TOKENS, arguments.temperature, True)
+    asked = partial(requests, prompts_of(of, 80), TOKENS, arguments.temperature)
     if arguments.serve:
         flags = [_flag(*option) for option in options.items()]
         configs = [method.speculative_config(str(of.draft)) for method in methods]

@@ -184,11 +184,11 @@ def tree_prune(
     chance = cost.new_empty((batch, rows))
     sizes = _sizes(rows)
     grid = (batch, triton.cdiv(rows, sizes["BLOCK"]))
-    given = trees.parent, trees.depth, trees.valid, trees.visible, trees.score
-    launch(_chances_kernel, grid, *given, kind, belief.line, chance, rows, **sizes, num_warps=4)
-    given = trees.tokens, trees.parent, trees.depth, trees.visible, trees.score
-    least = _least_kept(chance, cost)
-    launch(_keep_kernel, grid, *given, chance, least, *vars(kept).values(), rows, **sizes)
+    judged = trees.parent, trees.depth, trees.valid, trees.visible, trees.score
+    launch(_chances_kernel, grid, *judged, kind, belief.line, chance, rows, **sizes, num_warps=4)
+    copied = trees.tokens, trees.parent, trees.depth, trees.visible, trees.score
+    found = chance, _least_kept(chance, cost), *vars(kept).values()
+    launch(_keep_kernel, grid, *copied, *found, rows, **sizes, num_warps=4)
     return kept, chance
 
 

@@ -73,7 +73,7 @@ def stub():
 def loop_of(stub, clients):
     counted = iter([(10.0, 4.0), (16.0, 13.0)])
     server = SimpleNamespace(url=stub.url, counters=lambda: next(counted))
-    asked = partial(requests, [[7, 8], [9, 10]], 64, 0.0, True)
+    asked = partial(requests, [[7, 8], [9, 10]], 64, 0.0)
     return ServedLoop(PLAIN, server, asked, clients)
 
 

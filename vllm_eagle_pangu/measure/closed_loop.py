@@ -64,8 +64,8 @@ def requests(
     prompts: Sequence[Sequence[int]],
     tokens: int,
     temperature: float,
-    ignore_eos: bool = True,
     which: int = 0,
+    ignore_eos: bool = True,
 ) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
     """Prompts with their parameters, without end, and the same ones every time for each `which`.
 
@@ -100,8 +100,9 @@ def measure(
     for batch in batches:
         for loop in loops:
             loop.clients = batch
-        tokens = batch * (each or 0)
-        if not each:
+        if each:
+            tokens = batch * each
+        else:
             # What is asked again a server would find in its cache.
             tokens = loops[0].turn(seconds=seconds, which=next(numbers))["tokens"]
         took: dict[str, list[list[dict[str, Any]]]] = {

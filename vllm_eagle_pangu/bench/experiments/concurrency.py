@@ -80,7 +80,7 @@ class Concurrency(Experiment):
                 key = self._key(method, level, repeat)
                 if session.has(key):
                     continue
-                asked = partial(requests, prompts, self.config.tokens, 0.0, True)
+                asked = partial(requests, prompts, self.config.tokens, 0.0)
                 loop = ServedLoop(method, servers[method], asked, level)
                 try:
                     session.record(key, self._point(loop))
