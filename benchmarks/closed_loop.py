@@ -7,12 +7,15 @@
 
 One process, an eager engine for each way, all of them loaded, which take turns as
 `vllm_eagle_pangu/measure/closed_loop.py` says. The first round at a number of clients does not
-count. With `--ramp` the clients come and go instead, 1 to 32 and back, and every turn counts, a
-round at each number, in which some are still coming. With `--serve` each way is a `vllm serve`, and
-has one turn a round, for which all clients come anew, and ask the same of all.
+count. With `--ramp` the clients come and go instead, 1 to 32 and back in each round, and every turn
+counts, in which some are still coming. With `--serve` each way is a `vllm serve`, and has one turn
+of a number of clients in a round, for which all clients come anew, and ask the same of all.
 
 `--also plain-2` is plain decoding once more, in another engine: how far apart ways are that do the
-same. A pair is one of those that come along, or a folder with target/ and draft/.
+same. The others' ratios are to both then, whose turns lie around theirs, which a machine that gets
+slower or faster all the while does less to. Many short rounds tell more than a few long ones: an
+error is of what rounds differ by. A pair is one of those that come along, or a folder with target/
+and draft/.
 """
 
 import argparse
@@ -53,14 +56,17 @@ FURTHER: dict[str, Callable[[tuple[int, ...]], Method]] = {
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Ratios: a line for each number of clients, a column for each method."""
+    """Mean ratios and their errors: a line for each number of clients, a column for each method."""
     names = list(dict.fromkeys(row["method"] for row in rows))
-    ratios = np.reshape([row["ratio"] for row in rows], (-1, len(names)))
-    labels = [*(str(row["clients"]) for row in rows[:: len(names)]), "mean"]
-    numbers = [*ratios, np.exp(np.log(ratios).mean(axis=0))]
-    named = zip(labels, numbers, strict=True)
-    lines = ([label, *(f"{number:.2f}" for number in line)] for label, line in named)
+    of_clients = [rows[start : start + len(names)] for start in range(0, len(rows), len(names))]
+    means = np.reshape([row["mean"] for row in rows], (-1, len(names)))
+    lines = [[str(some[0]["clients"]), *map(_cell, some)] for some in of_clients]
+    lines.append(["mean", *(f"{mean:.2f}" for mean in np.exp(np.log(means).mean(axis=0)))])
     return markdown(["clients", *names], lines)
+
+
+def _cell(row: dict[str, Any]) -> str:
+    return f"{row['mean']:.2f}" + (f" ± {row['error']:.2f}" if row["error"] else "")
 
 
 def _loops(
@@ -105,9 +111,7 @@ def main() -> None:
     parser.add_argument("--ramp", action="store_true")
     parser.add_argument("--serve", action="store_true", help="servers, and clients by HTTP")
     parser.add_argument("--seconds", type=float, default=2.5, help="of plain decoding's turns")
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="of turns, but one under --ramp without --serve"
-    )
+    parser.add_argument("--rounds", type=int, default=3, help="of turns, or ramps")
     parser.add_argument("--only", nargs="+", metavar="METHOD", help="beside plain decoding")
     further = "beside these, such as tree-2-2-4, adaptive-2-5-10, or plain-2"
     parser.add_argument("--also", nargs="+", default=[], metavar="METHOD", help=further)
@@ -133,8 +137,8 @@ def main() -> None:
         loops = _loops([PLAIN, *methods], of, options, arguments, stack)
         serve, ramp = arguments.serve, arguments.ramp
         each, parts = RAMP if ramp and not serve else None, 1 if serve else TURNS
-        rounds = arguments.rounds if serve or not ramp else 1
-        for row in measure(loops, batches, arguments.seconds, rounds, not ramp, each, parts):
+        seconds, rounds = arguments.seconds, arguments.rounds
+        for row in measure(loops, batches, seconds, rounds, ramp, each, parts):
             print(json.dumps(row), flush=True)
             rows.append(row)
     print(table(rows))

@@ -8,9 +8,12 @@ Answers are of different lengths, so that no two clients stay in step.
 
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
+
+import numpy as np
 
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import PLAIN, Method
@@ -84,55 +87,80 @@ def measure(
     batches: Sequence[int],
     seconds: float,
     rounds: int,
-    warm: bool,
+    ramp: bool = False,
     each: int | None = None,
     parts: int = TURNS,
 ) -> Iterator[dict[str, Any]]:
     """Of each number of clients and each method a row; the first of `loops` is plain decoding.
 
-    `ratio` is the median of `ratios`, round by round, `drafts` how many trees or chains it took.
+    `ratios` round by round: to plain decoding, or, where it is there more than once, to the
+    geometric mean of all that are; of these themselves, to the first. `ratio` is their median,
+    `mean` the geometric one, which has an `error` of so many hundredths of itself (of the mean of
+    their logarithms, the standard one). `drafts`: how many trees or chains a round took.
 
-    `seconds`: that plain decoding takes for its turns of a round, unless `each` says how many
-    tokens a client gets in one. `warm`: a round more comes first, which does not count; without it
-    the clients come and go while it is measured. `parts`: turns of each in a round.
+    `ramp`: a round has all numbers of clients, one after the other, and counts; rows come with the
+    last one's end. Otherwise the rounds of a number come one after the other, and its first one
+    does not count. `seconds`: that plain decoding takes for its turns of a round, unless `each`
+    says how many tokens a client gets in one. `parts`: turns of each in a round.
     """
-    numbers = count()
-    for batch in batches:
-        for loop in loops:
-            loop.clients = batch
-        if each:
-            tokens = batch * each
-        else:
-            # What is asked again a server would find in its cache.
-            tokens = loops[0].turn(seconds=seconds, which=next(numbers))["tokens"]
-        took: dict[str, list[list[dict[str, Any]]]] = {
-            loop.method.name: [[] for _ in range(rounds + warm)] for loop in loops
-        }
-        for number, _, order in turns(loops, range(parts), rounds + warm):
+    numbers, tokens = count(), dict[int, float]()
+    total = rounds if ramp else rounds + 1
+    for stretch in [batches] if ramp else [[batch] for batch in batches]:
+        took = defaultdict[tuple[int, Method, int], list[dict[str, Any]]](list)
+        places = [place for place in range(len(stretch)) for _ in range(parts)]
+        for number, place, order in turns(loops, places, total):
+            batch = stretch[place]
+            for loop in loops:
+                loop.clients = batch
+            if batch not in tokens and each:
+                tokens[batch] = batch * each
+            elif batch not in tokens:
+                # What is asked again a server would find in its cache.
+                tokens[batch] = loops[0].turn(seconds=seconds, which=next(numbers))["tokens"]
             which = next(numbers)
             for loop in order:
-                took[loop.method.name][number].append(loop.turn(tokens / parts, which=which))
-        plain = [speed(turns_of) for turns_of in took[PLAIN.name][warm:]]
-        for name, of_loop in took.items():
-            speeds = [speed(turns_of) for turns_of in of_loop[warm:]]
-            ratios = [one / other for one, other in zip(speeds, plain, strict=True)]
-            mine = [turn for turns_of in of_loop[warm:] for turn in turns_of]
-            drafts = [sum(turn["drafts"] for turn in turns_of) for turns_of in of_loop[warm:]]
-            accepted = sum(turn["accepted"] for turn in mine)
-            first = [wait for turn in mine for wait in turn["first"]]
-            yield {
-                "clients": batch,
-                "method": name,
-                "tokens_per_s": statistics.median(speeds),
-                "ratio": statistics.median(ratios),
-                "least": min(ratios),
-                "most": max(ratios),
-                "ratios": ratios,
-                "drafts": drafts,
-                "tau": tau(sum(drafts), accepted),
-                **latency("ttft", first),
-                "answers": len(first),
-            }
+                turn = loop.turn(tokens[batch] / parts, which=which)
+                took[place, loop.method, number].append(turn)
+        for place, batch in enumerate(stretch):
+            yield from _rows(
+                batch,
+                {
+                    loop.method: [took[place, loop.method, n] for n in range(total - rounds, total)]
+                    for loop in loops
+                },
+            )
+
+
+def _rows(
+    batch: int, took: Mapping[Method, Sequence[Sequence[dict[str, Any]]]]
+) -> Iterator[dict[str, Any]]:
+    """`took`: of each method, plain decoding first, by round, its turns."""
+    speeds = {method: np.array([*map(speed, of_method)]) for method, of_method in took.items()}
+    plain = np.array([speeds[method] for method in took if method.kind == PLAIN.kind])
+    pooled = np.exp(np.log(plain).mean(axis=0))
+    for method, of_method in took.items():
+        ratios = speeds[method] / (plain[0] if method.kind == PLAIN.kind else pooled)
+        logs = np.log(ratios)
+        of_all = [turn for turns_of in of_method for turn in turns_of]
+        drafts = [sum(turn["drafts"] for turn in turns_of) for turns_of in of_method]
+        accepted = sum(turn["accepted"] for turn in of_all)
+        first = [wait for turn in of_all for wait in turn["first"]]
+        spread = float(logs.std(ddof=1)) if len(logs) > 1 else None
+        yield {
+            "clients": batch,
+            "method": method.name,
+            "tokens_per_s": statistics.median(speeds[method].tolist()),
+            "ratio": statistics.median(ratios.tolist()),
+            "least": float(ratios.min()),
+            "most": float(ratios.max()),
+            "mean": float(np.exp(logs.mean())),
+            "error": None if spread is None else spread / len(logs) ** 0.5,
+            "ratios": ratios.tolist(),
+            "drafts": drafts,
+            "tau": tau(sum(drafts), accepted),
+            **latency("ttft", first),
+            "answers": len(first),
+        }
 
 
 def speed(turns_of: Sequence[dict[str, Any]]) -> float:

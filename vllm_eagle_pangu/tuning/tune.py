@@ -109,7 +109,7 @@ def _run(
         of_name = {loop.method.name: loop for loop in loops}
         for batch in outcome.settings.batch_sizes:
             rows = outcome.measured.setdefault(batch, {})
-            for row in measure(loops, [batch], SECONDS, ROUNDS, warm=True):
+            for row in measure(loops, [batch], SECONDS, ROUNDS):
                 method = of_name[row["method"]].method
                 # Of plain decoding beside each group, the first.
                 rows.setdefault(method, row)
