@@ -66,7 +66,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _cell(row: dict[str, Any]) -> str:
-    return f"{row['mean']:.2f}" + (f" ± {row['error']:.2f}" if row["error"] else "")
+    mean, error = row["mean"], row["error"]
+    return f"{mean:.2f}" + (f" ± {mean * error:.2f}" if error else "")
 
 
 def _loops(

@@ -95,8 +95,8 @@ def measure(
 
     `ratios` round by round: to plain decoding, or, where it is there more than once, to the
     geometric mean of all that are; of these themselves, to the first. `ratio` is their median,
-    `mean` the geometric one, which has an `error` of so many hundredths of itself (of the mean of
-    their logarithms, the standard one). `drafts`: how many trees or chains a round took.
+    `mean` the geometric one, and `error` the standard error of their logarithms' mean, so a share
+    of `mean`; None of one round. `drafts`: how many trees or chains a round took.
 
     `ramp`: a round has all numbers of clients, one after the other, and counts; rows come with the
     last one's end. Otherwise the rounds of a number come one after the other, and its first one
