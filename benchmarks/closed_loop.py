@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-import numpy as np
 from engines import DTYPES, engine, prompts_of, save
 
 from vllm_eagle_pangu.demo import pair
@@ -59,13 +59,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Mean ratios and their errors: a line for each number of clients, a column for each method."""
     names = list(dict.fromkeys(row["method"] for row in rows))
     of_clients = [rows[start : start + len(names)] for start in range(0, len(rows), len(names))]
-    means = np.reshape([row["mean"] for row in rows], (-1, len(names)))
-    lines = [[str(some[0]["clients"]), *map(_cell, some)] for some in of_clients]
-    lines.append(["mean", *(f"{mean:.2f}" for mean in np.exp(np.log(means).mean(axis=0)))])
+    lines = [[str(some[0]["clients"]), *map(cell, some)] for some in of_clients]
+    means = ([row["mean"] for row in of_method] for of_method in zip(*of_clients, strict=True))
+    lines.append(["mean", *(f"{geometric_mean(each):.2f}" for each in means)])
     return markdown(["clients", *names], lines)
 
 
-def _cell(row: dict[str, Any]) -> str:
+def cell(row: dict[str, Any]) -> str:
+    """A mean ratio, and its error where there is one."""
     mean, error = row["mean"], row["error"]
     return f"{mean:.2f}" + (f" ± {mean * error:.2f}" if error else "")
 

@@ -11,9 +11,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from math import log
 from typing import Any, Protocol
-
-import numpy as np
 
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import PLAIN, Method
@@ -135,27 +134,27 @@ def _rows(
     batch: int, took: Mapping[Method, Sequence[Sequence[dict[str, Any]]]]
 ) -> Iterator[dict[str, Any]]:
     """`took`: of each method, plain decoding first, by round, its turns."""
-    speeds = {method: np.array([*map(speed, of_method)]) for method, of_method in took.items()}
-    plain = np.array([speeds[method] for method in took if method.kind == PLAIN.kind])
-    pooled = np.exp(np.log(plain).mean(axis=0))
+    speeds = {method: [*map(speed, of_method)] for method, of_method in took.items()}
+    plain = [of_method for method, of_method in speeds.items() if method.kind == PLAIN.kind]
+    pooled = [*map(statistics.geometric_mean, zip(*plain, strict=True))]
     for method, of_method in took.items():
-        ratios = speeds[method] / (plain[0] if method.kind == PLAIN.kind else pooled)
-        logs = np.log(ratios)
+        beside = plain[0] if method.kind == PLAIN.kind else pooled
+        ratios = [mine / other for mine, other in zip(speeds[method], beside, strict=True)]
         of_all = [turn for turns_of in of_method for turn in turns_of]
         drafts = [sum(turn["drafts"] for turn in turns_of) for turns_of in of_method]
         accepted = sum(turn["accepted"] for turn in of_all)
         first = [wait for turn in of_all for wait in turn["first"]]
-        spread = float(logs.std(ddof=1)) if len(logs) > 1 else None
+        spread = statistics.stdev(map(log, ratios)) if len(ratios) > 1 else None
         yield {
             "clients": batch,
             "method": method.name,
-            "tokens_per_s": statistics.median(speeds[method].tolist()),
-            "ratio": statistics.median(ratios.tolist()),
-            "least": float(ratios.min()),
-            "most": float(ratios.max()),
-            "mean": float(np.exp(logs.mean())),
-            "error": None if spread is None else spread / len(logs) ** 0.5,
-            "ratios": ratios.tolist(),
+            "tokens_per_s": statistics.median(speeds[method]),
+            "ratio": statistics.median(ratios),
+            "least": min(ratios),
+            "most": max(ratios),
+            "mean": statistics.geometric_mean(ratios),
+            "error": None if spread is None else spread / len(ratios) ** 0.5,
+            "ratios": ratios,
             "drafts": drafts,
             "tau": tau(sum(drafts), accepted),
             **latency("ttft", first),

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive trees against plain decoding, and how far this is from itself, point by point.
+
+    python benchmarks/points.py benchmarks/results/served-ramp-*-bf16-rounds.json
+
+Of each result of `closed_loop.py --also plain-2`, by the number of clients: adaptive trees' mean
+ratio, their first tokens (99 %) to the mean of both plain engines', and the second plain engine's
+of both, to the first one's; then its rounds at points where trees hardly pay, with drafts and
+without. At last how many of all points are bad.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from math import exp, log
+from pathlib import Path
+from statistics import geometric_mean, mean, stdev
+from typing import Any
+
+from closed_loop import cell
+
+from vllm_eagle_pangu.measure.files import markdown
+
+# Less than this of plain decoding's tokens per second is bad, as are first tokens later than this.
+LEAST, LATEST = 0.97, 1.1
+# At points below this trees hardly pay; a round with no more drafts than this has none.
+HARDLY, NONE = 1.1, 2
+
+
+def points(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
+    """(adaptive trees, plain decoding once more, first tokens of the one and of the other)."""
+    found = []
+    size = len({row["method"] for row in rows})
+    for start in range(0, len(rows), size):
+        of = {row["method"].partition("-")[0]: row for row in rows[start + 1 : start + size]}
+        trees, again = of["adaptive"], of["plain"]
+        first, once_more = rows[start]["ttft_p99_ms"], again["ttft_p99_ms"]
+        late = trees["ttft_p99_ms"] / geometric_mean((first, once_more)), once_more / first
+        found.append((trees, again, late))
+    return found
+
+
+def of_rounds(ratios: Iterable[float]) -> str:
+    logs = [*map(log, ratios)]
+    if len(logs) < 2:
+        return f"{len(logs)} rounds"
+    middle = exp(mean(logs))
+    return f"{middle:.3f} ± {middle * stdev(logs) / len(logs) ** 0.5:.3f} ({len(logs)} rounds)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", type=Path, nargs="+")
+    head = ["clients", "adaptive", "first tokens", "plain once more", "first tokens"]
+    everything = []
+    for file in parser.parse_args().files:
+        found = points(json.loads(file.read_text(encoding="utf-8"))["rows"])
+        everything += found
+        lines = [
+            [str(trees["clients"]), cell(trees), f"{late[0]:.2f}", cell(again), f"{late[1]:.2f}"]
+            for trees, again, late in found
+        ]
+        columns = zip(
+            *((t["mean"], late[0], a["mean"], late[1]) for t, a, late in found), strict=True
+        )
+        lines.append(["geometric mean", *(f"{geometric_mean(each):.2f}" for each in columns)])
+        hardly = [
+            one
+            for trees, *_ in found
+            if trees["mean"] < HARDLY
+            for one in zip(trees["ratios"], trees["drafts"], strict=True)
+        ]
+        print(f"{file.name}\n{markdown(head, lines)}\nWhere trees hardly pay:")
+        print("no drafts:", of_rounds(ratio for ratio, drafts in hardly if drafts <= NONE))
+        print("drafts:", of_rounds(ratio for ratio, drafts in hardly if drafts > NONE), "\n")
+    for name, place in (("adaptive", 0), ("plain once more", 1)):
+        rows = [point[place] for point in everything]
+        below = sum(row["mean"] < LEAST for row in rows)
+        surely = sum(row["mean"] * exp(row["error"] or 0) < LEAST for row in rows)
+        late = sum(point[2][place] > LATEST for point in everything)
+        print(
+            f"{name}, of {len(rows)} points: below {LEAST} {below}, by an error {surely};", end=" "
+        )
+        print(f"first tokens beyond {LATEST} {late}")
+
+
+if __name__ == "__main__":
+    main()
