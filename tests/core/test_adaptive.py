@@ -965,6 +965,21 @@ def test_looks_in_vain_are_ever_more_seldom_and_soon_again_once_trees_pay():
     assert look(rate=95.0) == 256
 
 
+def test_what_one_look_found_the_next_one_need_not_find_again():
+    """Regression: each look began as if nothing were known, and took hundreds of trees where these
+    are a tenth slower, time and again."""
+    looks = Looks(pays=False, pause=64)
+
+    def near(trees: int) -> bool:
+        looks.trees += trees
+        looks.judge(90.0, 100.0, drifted=False)
+        return looks.near
+
+    assert near(TREES) and not near(3 * TREES)
+    looks.plans = looks.pause
+    assert looks.begin() and not near(TREES)
+
+
 def test_a_few_unlucky_trees_end_no_look():
     """Regression: what steps kept of a promise was believed from the first few on, and a head that
     gives half as much again was rested from for hundreds of steps."""
