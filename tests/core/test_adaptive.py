@@ -474,6 +474,35 @@ def test_beside_trees_a_prompt_takes_longer_by_what_the_drafter_takes_alone():
 
 
 @pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize(("batch", "before"), [(1, 0), (2, 1)])
+def test_what_the_drafter_takes_for_a_prompt_is_learnt_of_one_client_or_two(on_host, batch, before):
+    """Regression: whoever asks again has no tree yet, and of one request or two that is half of
+    them at least: such steps taught nothing, and trees that lost 4 % by prompts were drafted."""
+    costs = StepCosts() if on_host else WholeStepCosts(())
+    tree, others = (random_trees(0, batch=size, rows=3) for size in (batch, 1))
+    for turn in range(80):
+        if turn % 2:
+            # The request's first step, which the admission of it makes longer, trees or not.
+            seconds = {"verify": 0.02 + 0.03, "extend": 0.001 + 0.01, "other": 0.006}
+            had, nodes = (others, 2) if before else (None, 0)
+            rows = batch + nodes + 100
+            report = StepReport(batch, rows, asked(had), [], had, None, seconds, nodes)
+            costs.saw(report, drafted=batch, before=before, width=1)
+        else:
+            seconds = {"verify": 0.02, "extend": 0.001, "other": 0.001}
+            nodes = 2 * batch
+            report = StepReport(batch, batch + nodes, asked(tree), [], tree, None, seconds, nodes)
+            costs.saw(report, drafted=batch, before=batch, width=1)
+        prompts = 100 * (turn // 2 % 2)
+        of_host = 0.001 + 0.00005 * prompts
+        seconds = {"verify": 0.02 + 0.0003 * prompts, "other": of_host}
+        costs.saw(StepReport(batch, batch + prompts, [], [], None, None, seconds), 0, 0, 1)
+    costs.solve()
+    assert costs.of_prompt_row(trees=False) == pytest.approx(0.00035, rel=0.05)
+    assert costs.of_prompt_row(trees=True) == pytest.approx(0.00045, rel=0.05)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
 def test_time_in_which_nobody_asked_for_anything_is_no_step_s(on_host):
     """Regression: what passed before somebody asked was taken for what the prompt took, up to
     another forward: three times as much, and trees that paid were not drafted beside prompts."""

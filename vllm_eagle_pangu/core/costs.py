@@ -185,8 +185,12 @@ class StepCosts:
     def of_prompt_row(self, trees: bool) -> float:
         """Seconds that a token of a prompt adds to a step, with trees or without: the target reads
         it in both, and as long as it read none without, takes what it takes with them."""
-        target = self.plain.of(0, 0, 1) or self.forward.of(0, 0, 0, 1)
-        return target + trees * self._read_share * self.rest.of(0, 0, 0, 1)
+        plain, drafter = self.plain.of(0, 0, 1), self.rest.of(0, 0, 0, 1)
+        if plain:
+            # All else than the forward takes as much without trees.
+            drafter = max(drafter - self._plain_rest.of(0, 0, 1), 0.0)
+        target = plain or self.forward.of(0, 0, 0, 1)
+        return target + trees * self._read_share * drafter
 
     @property
     def _read_share(self) -> float:
@@ -234,7 +238,7 @@ class StepCosts:
             self._saw_plain(features, forward + rest)
             self._plain_rest.add(features, rest)
             self.forward.add((1, batch, batch, prompts), forward)
-        elif min(drafted, before) > batch / 2:
+        elif drafted > batch / 2 and (prompts or before > batch / 2):
             of_level, of_forward = self.of_level(rows), self.forward.of(1, verified, batch, 0)
             kind = _kind(batch, trees=True)
             usual = of_forward * self.pace.misfit(kind) + (self._timed + self._more) * of_level
@@ -244,11 +248,13 @@ class StepCosts:
                 self.pace.saw(forward, of_forward, kind, self.forward.memory)
             if self._timed:
                 self.level.add((1, rows), self._levels / self._timed)
-            self.forward.add((1, verified, batch, prompts), forward)
             self.rest.add((1, drafted, rows, prompts), max(rest - levels, 0.0))
             self.read_beside += prompts
-            if self.rest.known > ENOUGH:
-                return usual
+            # Whoever has just come has no tree yet, and of one or two nobody else may have one.
+            if before > batch / 2:
+                self.forward.add((1, verified, batch, prompts), forward)
+                if self.rest.known > ENOUGH:
+                    return usual
         return 0.0
 
     @staticmethod
@@ -317,7 +323,7 @@ class WholeStepCosts(StepCosts):
         prompts = report.rows - verified
         if not report.nodes and not drafted and not before:
             self._saw_plain((1, batch, prompts), took)
-        elif min(drafted, before) > batch / 2:
+        elif drafted > batch / 2 and (prompts or before > batch / 2):
             rows = float(self.padded(np.array(verified)))
             features = 1, rows, batch, prompts, below, below * drafted * width
             reckoned = self.whole.of(*features[:3], 0, *features[4:])
@@ -327,7 +333,7 @@ class WholeStepCosts(StepCosts):
                 self.pace.saw(took, reckoned, kind, self.whole.memory)
             self.whole.add(features, took)
             self.read_beside += prompts
-            if self.known > ENOUGH:
+            if before > batch / 2 and self.known > ENOUGH:
                 return usual
         return 0.0
 
