@@ -56,24 +56,29 @@ def write_tiny_head(folder: Path, target: LlamaForCausalLM | None = None, **opti
     return _write_head(folder, head_config() | options, head_config() | options, target)
 
 
-def write_speculators_head(folder: Path, **options) -> Path:
+def write_speculators_head(folder: Path, algorithm: str = "eagle3", **options) -> Path:
     """The same head in the format of the trainer `speculators`: its config, its weights' names."""
     flat = head_config() | {"model_type": "llama"} | options
+    masks = {"mask_token_id": flat["ptd_token_id"]} if "ptd_token_id" in flat else {}
     own = ("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids")
     norms = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-    apart = {*own, *norms, "architectures"}
-    config = {key: flat[key] for key in (*own, *norms) if key in flat} | {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.9.0",
-        "transformer_layer_config": {k: v for k, v in flat.items() if k not in apart},
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
-            "verifier": {"name_or_path": "tiny", "architectures": ["LlamaForCausalLM"]},
-        },
-    }
+    apart = {*own, *norms, "architectures", "ptd_token_id"}
+    config = (
+        {key: flat[key] for key in (*own, *norms) if key in flat}
+        | masks
+        | {
+            "architectures": ["Eagle3DraftModel"],
+            "speculators_model_type": algorithm,
+            "speculators_version": "0.9.0",
+            "transformer_layer_config": {k: v for k, v in flat.items() if k not in apart},
+            "speculators_config": {
+                "algorithm": algorithm,
+                "default_proposal_method": "greedy",
+                "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+                "verifier": {"name_or_path": "tiny", "architectures": ["LlamaForCausalLM"]},
+            },
+        }
+    )
     return _write_head(folder, config, flat, tiny_target(bias=True))
 
 
@@ -223,6 +228,8 @@ def head_weights(config: dict, target: LlamaForCausalLM) -> dict[str, torch.Tens
         "d2t": draft_ids - torch.arange(DRAFT_VOCAB),
         "t2d": known,
     }
+    if "ptd_token_id" in config:
+        weights["mask_hidden"] = 50 * small(1, taps * HIDDEN)
     if config.get("norm_before_fc"):
         weights["input_norm.weight"] = 1 + small(taps * HIDDEN)
     if config.get("fc_norm"):

@@ -47,6 +47,7 @@ class TreeConfig:
     tree_policy: Literal["dynamic", "chain", "adaptive"] = "dynamic"
     verify_mode: Literal["performance", "reference"] = "performance"
     drafter_window: Count | None = None
+    parallel_drafting: bool | None = None
     trace_dir: Annotated[str, Field(min_length=1)] | None = None
     trace_sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
     trace_max_bytes: Annotated[int, Field(ge=LEAST_MAX_BYTES)] = DEFAULT_MAX_BYTES

@@ -12,6 +12,7 @@ import pytest
 import vllm
 
 from ..tiny_pair import (
+    PAD,
     TRAINERS,
     write_speculators_head,
     write_tiny_head,
@@ -36,11 +37,13 @@ def sliding(window, *others):
 
 @dataclass(frozen=True)
 class Case:
-    """A head's config, whether in the speculators format, and what it asks of the engine."""
+    """A head's config, whether in the speculators format, what it asks of the engine, and whether
+    it drafts all levels at once, which vLLM has to be told."""
 
     options: dict
     speculators: bool = False
     engine: tuple = ()
+    parallel: bool = False
 
 
 CASES = {
@@ -55,6 +58,10 @@ CASES = {
         | sliding(12, "sliding_attention")
         | {"num_hidden_layers": 2, "fc_norm": True, "norm_output": True},
         speculators=True,
+    ),
+    "all-levels-at-once": Case({"ptd_token_id": PAD}, parallel=True),
+    "all-levels-at-once-two-layers": Case(
+        {"ptd_token_id": PAD, "num_hidden_layers": 2, "norm_before_fc": True}, parallel=True
     ),
     "mixed-windows-in-one-cache-group": Case(
         sliding(12, "full_attention") | {"num_hidden_layers": 2, "norm_before_fc": True},
@@ -95,8 +102,9 @@ def plain(decode):
 def check(decode, plain, tree_config_of):
     """Holds a head to what this file says, in engines with the `options` that the head asks for."""
 
-    def hold(head, **options):
+    def hold(head, parallel=False, **options):
         own = {"method": "eagle3", "model": str(head), "num_speculative_tokens": LENGTH}
+        own |= {"parallel_drafting": True} if parallel else {}
         ours = {**own, "method": "eagle_pangu"}
         chain = decode({**ours, "tree_policy": "chain"}, **options)
         trees = decode(tree_config_of(head, (3, 4, 12)), **options)
@@ -117,7 +125,7 @@ def test_a_chain_drafts_and_accepts_what_vllms_eagle3_does(name, check, tmp_path
     if "model_type" in case.options and vllm.__version__.startswith("0.23"):
         pytest.skip("vLLM 0.23 has no head with Qwen3 layers")
     write = write_speculators_head if case.speculators else write_tiny_head
-    check(write(tmp_path / "head", **case.options), **dict(case.engine))
+    check(write(tmp_path / "head", **case.options), case.parallel, **dict(case.engine))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -2,6 +2,8 @@
 """Names of methods, and whose turn it is."""
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from vllm_eagle_pangu.bench.figures import COLORS
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -58,6 +60,12 @@ def test_what_follows_the_batch_is_said_in_the_keys_of_its_drafter():
         "num_speculative_tokens": 3,
         "num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 16, 1]],
     }
+
+
+def test_vllms_chains_of_a_head_that_drafts_all_levels_at_once_are_drafted_so(tmp_path):
+    save_file({"mask_hidden": torch.zeros(1, 8)}, tmp_path / "model.safetensors")
+    assert chain(3).speculative_config(str(tmp_path))["parallel_drafting"] is True
+    assert "parallel_drafting" not in tree((4, 5, 16)).speculative_config(str(tmp_path))
 
 
 def test_all_take_a_block_before_the_next_one_comes_and_who_begins_changes():

@@ -161,10 +161,51 @@ def test_a_head_in_the_speculators_format_is_accepted(target, write_head, build)
     assert config.speculative_config.draft_model_config.architectures == ["Eagle3LlamaForCausalLM"]
 
 
-def test_a_parallel_head_is_refused(target, write_head, build, refused):
-    message = refused(build(target, write_head(**speculators("peagle", mask_token_id=1))))
-    assert "architectures=['PeagleLlamaForCausalLM']" in message
-    assert "no EAGLE-3 head with Llama or Qwen3 layers; set" in message
+MASKED = HEAD_SHAPES | {"mask_hidden": (1, 3 * HIDDEN)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "changes", "spec", "parts"),
+    [
+        (HEAD_SHAPES, {}, {"parallel_drafting": True}, ["mask_hidden=None", "a P-EAGLE head"]),
+        (
+            HEAD_SHAPES,
+            speculators("peagle", mask_token_id=1),
+            {},
+            ["mask_hidden=None", "the checkpoint has none", "a P-EAGLE head"],
+        ),
+        (
+            MASKED,
+            {"ptd_token_id": 1},
+            {"parallel_drafting": False},
+            ["parallel_drafting=False", "all levels at once", 'remove "parallel_drafting"'],
+        ),
+        (MASKED, {}, {}, ["ptd_token_id=None", "vocabulary of 512", "name the one"]),
+        (MASKED, {"ptd_token_id": 512}, {}, ["ptd_token_id=512", "vocabulary of 512"]),
+        (
+            HEAD_SHAPES | {"mask_hidden": (1, 1, 2 * HIDDEN)},
+            {"mask_token_id": 1},
+            {},
+            ["mask_hidden=(1, 1, 128)", "ask for 192 numbers", "export the head"],
+        ),
+    ],
+)
+def test_a_parallel_head_that_lacks_its_mask_is_refused(
+    target, write_head, build, refused, shapes, changes, spec, parts
+):
+    message = refused(build(target, write_head(shapes, **changes), spec))
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize("changes", [{"ptd_token_id": 511}, speculators("peagle", mask_token_id=1)])
+@pytest.mark.parametrize("spec", [{}, {"parallel_drafting": True}])
+def test_a_parallel_head_is_accepted_whether_it_is_named_so_or_not(
+    target, write_head, build, changes, spec
+):
+    config = build(target, write_head(MASKED, **changes), spec).create_engine_config()
+    # vLLM would make room for the masks of its chains.
+    assert not config.speculative_config.parallel_drafting
 
 
 def test_an_mla_head_is_refused(target, write_head, build, refused, know_class):

@@ -20,7 +20,6 @@ def assert_says(message, key, value, *parts):
         ("draft_tensor_parallel_size", 2),
         ("kv_cache_dtype", "fp8"),
         ("disable_padded_drafter_batch", True),
-        ("parallel_drafting", True),
         ("use_local_argmax_reduction", True),
         ("use_heterogeneous_vocab", True),
         ("prompt_lookup_max", 4),

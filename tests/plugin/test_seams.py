@@ -51,7 +51,9 @@ def test_the_keys_that_we_refuse_are_vllm_s_and_by_default_off():
 
 
 def test_vllm_has_no_key_of_ours_and_no_field_of_our_name():
-    ours = {field.name for field in fields(TreeConfig)} - {"num_speculative_tokens"}
+    # These two mean to users what they mean to vLLM.
+    shared = {"num_speculative_tokens", "parallel_drafting"}
+    ours = {field.name for field in fields(TreeConfig)} - shared
     assert not (ours | {ATTRIBUTE}) & {field.name for field in fields(SpeculativeConfig)}
 
 

@@ -27,7 +27,9 @@ HEAD = {
 }
 
 
-def tiny_shape(taps: tuple[int, ...], draft_vocab_size: int = 31) -> LlamaConfig:
+def tiny_shape(
+    taps: tuple[int, ...], draft_vocab_size: int = 31, parallel: bool = False
+) -> LlamaConfig:
     """Of a head with 4 heads of 8, for a target with 63 tokens and states of 32."""
     target = LlamaConfig(
         vocab_size=63,
@@ -39,7 +41,7 @@ def tiny_shape(taps: tuple[int, ...], draft_vocab_size: int = 31) -> LlamaConfig
         rms_norm_eps=1e-5,
     )
     sizes = {"draft_vocab_size": draft_vocab_size, "intermediate_size": 40}
-    return head_config(HeadConfig(taps=taps, max_tokens=1, **sizes), target)
+    return head_config(HeadConfig(taps=taps, max_tokens=1, parallel=parallel, **sizes), target)
 
 
 def load_head(folder: Path) -> EagleHead:

@@ -29,6 +29,11 @@ def written(folder: Path, text: str) -> Path:
             "run_dir: r\nhead: {taps: [1], draft_vocab_size: 8, tapz: 1}\n",
             'head.tapz=1: there is no .*"head.taps"',
         ),
+        (
+            "run_dir: r\nhead: {taps: [1], draft_vocab_size: 8, max_tokens: 1, parallel: true, "
+            "rollout_steps: 1}\n",
+            "rollout_steps=1: the first step has no masked rows; make it the depth",
+        ),
         ("run_dir: r\nhead: {taps: [1]}\n", "head.draft_vocab_size=None: is missing; set"),
         ("seed: 1\n", 'run_dir=None: is missing; set "run_dir"'),
         ("run_dir: r\nanswers: {samples: many}\n", "answers.samples='many': must be a whole"),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A head that we trained, in plain vLLM's `eagle3`: it loads, and accepts what we predict."""
+"""A head that we trained, in plain vLLM's `eagle3`: it loads, and accepts what we predict; one that
+drafts all levels at once, too."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,8 +38,9 @@ CONFIG = HeadConfig(
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("parallel", [False, True])
 def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
-    tmp_path, tiny_llama, engine
+    tmp_path, tiny_llama, engine, parallel
 ):
     from vllm import SamplingParams
 
@@ -48,7 +52,8 @@ def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
     write_answers(ANSWERS, tiny_llama, asked, prepared, 0, Ranks())
     assert [row["input_ids"][:4].tolist() for row in load_rows(prepared)] == prompts
     write_hidden_states(prepared, teacher, Ranks())
-    head = train_head(CONFIG, teacher, prepared, tmp_path / "run", 0, Ranks())
+    config = replace(CONFIG, parallel=parallel)
+    head = train_head(config, teacher, prepared, tmp_path / "run", 0, Ranks())
     save_head(head, tmp_path / "draft", torch.float32)
     head = load_head(tmp_path / "draft")
     asked = [{"prompt_token_ids": ids} for ids in prompts[:8]]
@@ -64,6 +69,7 @@ def test_vllm_accepts_as_many_drafts_of_a_trained_head_as_the_replay_says(
         "method": "eagle3",
         "model": str(tmp_path / "draft"),
         "num_speculative_tokens": STEPS,
+        "parallel_drafting": parallel,
     }
     with engine(tiny_llama, speculative_config=speculative, disable_log_stats=False) as llm:
         sampling = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS + 1, ignore_eos=True)

@@ -6,6 +6,8 @@ import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from vllm_eagle_pangu.training.head import EagleHead, RolloutKeys
+from vllm_eagle_pangu.training.hidden_states import PackedBatch
+from vllm_eagle_pangu.training.train_head import rollout
 
 from .prepared import tiny_shape
 
@@ -71,6 +73,36 @@ def test_rollout_equals_drafting_from_each_anchor_with_a_cache(head, anchors):
                 if step:
                     state = drafter.step(embeds[row, anchor + step], state, anchor + step)
                 torch.testing.assert_close(states[step][row, anchor], state)
+
+
+class Embeds:
+    """Of a `Teacher` what a rollout asks for."""
+
+    def __init__(self) -> None:
+        self.embedding = torch.nn.Embedding(63, 32).double()
+
+
+def test_rollout_of_masks_equals_drafting_behind_each_anchor_from_masked_rows():
+    """As vLLM's parallel drafting lays them out: the root, and behind it one mask a position."""
+    torch.manual_seed(0)
+    steps, anchors, shape = 4, 5, tiny_shape((1, 2), parallel=True)
+    head, teacher = EagleHead(shape, torch.arange(31)).double(), Embeds()
+    tokens = torch.randint(0, 62, (1, anchors + steps + 1))
+    states = torch.randn(1, anchors + steps + 1, 3, 32, dtype=torch.float64)
+    nothing = torch.zeros_like(tokens)
+    batch = PackedBatch(tokens, nothing, nothing.bool(), states)
+    found = list(rollout(head, teacher, batch, steps))
+    embeds = teacher.embedding(tokens)[0]
+    mask = teacher.embedding(torch.tensor(shape.ptd_token_id)), head.fc(head.mask_hidden)
+    for anchor in range(anchors):
+        drafter = NaiveDrafter(head)
+        for place in range(anchor + 1):
+            context = head.fc(states[0, place, :-1].flatten())
+            state = drafter.step(embeds[place + 1], context, place)
+        for step in range(steps):
+            if step:
+                state = drafter.step(*mask, anchor + step)
+            torch.testing.assert_close(found[step][0, anchor], head.norm(state))
 
 
 def test_later_rollout_steps_do_not_leak_between_anchors(head):

@@ -15,7 +15,7 @@ from vllm_eagle_pangu.engine.gpu_worker import TreeGPUModelRunner
 from vllm_eagle_pangu.engine.warm_up import capture_growth
 from vllm_eagle_pangu.step.grow import grow_shape
 
-from ..tiny_pair import tiny_target, write_tiny_head
+from ..tiny_pair import PAD, tiny_target, write_tiny_head
 from .mixed_heads import write_mixed_heads
 
 pytestmark = pytest.mark.engine
@@ -69,6 +69,19 @@ def test_trees_on_triton_kernels_give_plain_decodings_tokens(engine, tiny_pangu,
         replayed = grow_by_graphs(runner_of(trees))
         assert generate(trees) == expected
         assert len(set(replayed)) == 2, replayed
+
+
+@pytest.mark.usefixtures("cuda_choices")
+def test_trees_of_masked_rows_too(engine, tiny_pangu, tmp_path):
+    """Of a head that drafts all levels at once."""
+    with engine(tiny_pangu) as plain:
+        expected = generate(plain)
+    head = write_tiny_head(tmp_path / "head", ptd_token_id=PAD)
+    with engine(tiny_pangu, speculative_config=tree_of(head)) as trees:
+        assert runner_of(trees).draft_head.parallel
+        replayed = grow_by_graphs(runner_of(trees))
+        assert generate(trees) == expected
+        assert replayed
 
 
 def grow_by_graphs(runner):

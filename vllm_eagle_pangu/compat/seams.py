@@ -31,7 +31,7 @@ _TABLE = """
     vllm.config:SchedulerConfig = disable_hybrid_kv_cache_manager max_num_batched_tokens
         max_num_scheduled_tokens max_num_seqs scheduler_cls
     vllm.config:SpeculativeConfig = attention_backend draft_model_config draft_parallel_config
-        max_model_len model target_model_config target_parallel_config
+        max_model_len model parallel_drafting target_model_config target_parallel_config
     vllm.config:VllmConfig = attention_config cache_config compilation_config kv_transfer_config
         load_config model_config parallel_config quant_config scheduler_config speculative_config
         use_v2_model_runner
@@ -71,7 +71,7 @@ _TABLE = """
     vllm.model_executor.models.llama:LlamaMLP = down_proj gate_up_proj
     vllm.model_executor.models.llama_eagle3 = Eagle3LlamaForCausalLM
     vllm.model_executor.models.llama_eagle3:Eagle3LlamaForCausalLM = combine_hidden_states
-        draft_id_to_target_id lm_head logits_processor model
+        draft_id_to_target_id lm_head logits_processor mask_hidden model
     vllm.model_executor.models.llama_eagle3:Eagle3LlamaForCausalLM.forward = hidden_states input_ids
         inputs_embeds positions
     vllm.model_executor.models.llama_eagle3:LlamaDecoderLayer = hidden_norm input_layernorm

@@ -18,7 +18,8 @@ from vllm.v1.spec_decode.eagle import EagleProposer
 
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.uploads import upload
-from vllm_eagle_pangu.kernels.indices import index_range
+from vllm_eagle_pangu.engine.head_parallel import mask_token
+from vllm_eagle_pangu.kernels.indices import filled, index_range
 from vllm_eagle_pangu.step.extend import Extension
 from vllm_eagle_pangu.step.head import States
 from vllm_eagle_pangu.step.rows import TreeRows
@@ -51,6 +52,7 @@ class DraftHead:
         self.layer_names = sorted(proposer._draft_attn_layer_names)
         context = proposer.vllm_config.compilation_config.static_forward_context
         self.layers = [context[name] for name in self.layer_names]
+        self.parallel = hasattr(self.model, "mask_hidden")
         mapping = getattr(self.model, "draft_id_to_target_id", None)
         self.target_ids = (
             None if mapping is None else mapping + index_range(mapping.shape[0], mapping.device)
@@ -66,6 +68,18 @@ class DraftHead:
         """See `Head`; known once the KV cache is there."""
         layer = self.layers[0]
         return layer.impl.pages(layer, layer.kv_cache).shape[2]
+
+    def masked(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Head`."""
+        token, hidden = self._mask
+        return filled(token, (rows,), hidden.device), hidden.repeat(rows, 1)
+
+    @cached_property
+    def _mask(self) -> tuple[int, torch.Tensor]:
+        """The token of masked rows, and `[1, H]`, their hidden."""
+        token = mask_token(self.proposer.draft_model_config.hf_config)
+        assert token is not None, "checked at start-up"
+        return token, self.model.combine_hidden_states(self.model.mask_hidden.view(1, -1))
 
     def read(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """See `Head`."""

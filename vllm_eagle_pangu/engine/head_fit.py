@@ -12,6 +12,7 @@ from safetensors import safe_open
 from vllm_eagle_pangu.config import TreeConfig, refusal
 from vllm_eagle_pangu.engine.head_layers import check_layer_weights, check_layers
 from vllm_eagle_pangu.engine.head_length import warn_of_short_head
+from vllm_eagle_pangu.engine.head_parallel import check_parallel
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -69,7 +70,7 @@ def check_head(vllm_config: "VllmConfig", tree: TreeConfig) -> None:
     draft = vllm_config.speculative_config.draft_model_config
     head = draft.hf_config
     head_class = draft._model_info.architecture
-    if head_class not in _HEAD_CLASSES or any("peagle" in a.lower() for a in draft.architectures):
+    if head_class not in _HEAD_CLASSES:
         raise refusal(
             "architectures",
             draft.architectures,
@@ -79,7 +80,11 @@ def check_head(vllm_config: "VllmConfig", tree: TreeConfig) -> None:
     check_layers(vllm_config)
     _check_sizes(head, target, tree.tree_width)
     taps = _check_taps(head, head_class, target)
-    _check_weights(Path(draft.model).expanduser(), head, target, len(taps))
+    fc_input = target.get_hidden_size() * len(taps)
+    folder = Path(draft.model).expanduser()
+    shapes = tensor_shapes(folder)
+    check_parallel(tree, head, head_class, shapes, fc_input)
+    _check_weights(folder, shapes, head, target, fc_input)
     warn_of_short_head(vllm_config)
 
 
@@ -155,13 +160,16 @@ def _tap_count(head: "PretrainedConfig", head_class: str, eagle_config: dict[str
 
 
 def _check_weights(
-    folder: Path, head: "PretrainedConfig", target: "ModelConfig", taps: int
+    folder: Path,
+    shapes: dict[str, tuple[int, ...]],
+    head: "PretrainedConfig",
+    target: "ModelConfig",
+    fc_input: int,
 ) -> None:
     """Compare a local head's tensors with its config; heads on the hub are checked by vLLM."""
-    shapes = _tensor_shapes(folder)
     if not shapes:
         return
-    _check_fc(folder, shapes, head, target.get_hidden_size() * taps)
+    _check_fc(folder, shapes, head, fc_input)
     _check_vocabulary_map(shapes, head)
     check_layer_weights(shapes, head)
     if "embed_tokens.weight" not in shapes and head.hidden_size != target.get_hidden_size():
@@ -174,7 +182,7 @@ def _check_weights(
         )
 
 
-def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """By name, without "model." in front, over all `*.safetensors`; empty where there are none."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):

@@ -24,7 +24,6 @@ _HOST_KEYS = {
     "draft_tensor_parallel_size": "the drafter runs in the target's one process",
     "kv_cache_dtype": "the drafter's cache has the dtype of its model",
     "disable_padded_drafter_batch": "trees are always drafted padded",
-    "parallel_drafting": "a tree is drafted level by level",
     "use_local_argmax_reduction": "a tree keeps several children per node",
     "use_heterogeneous_vocab": "EAGLE-3 heads bring a vocabulary map, d2t",
     "prompt_lookup_max": "it belongs to method ngram",

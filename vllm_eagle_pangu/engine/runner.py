@@ -10,6 +10,7 @@ draws, walks and commits, and `propose_draft_token_ids`, which drafts, or leaves
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -26,6 +27,8 @@ from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.engine.batch_view import view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds, run_once
+from vllm_eagle_pangu.engine.head_fit import tensor_shapes
+from vllm_eagle_pangu.engine.head_parallel import drafts_in_parallel
 from vllm_eagle_pangu.engine.learnt_file import LearntFile, learnt_file
 from vllm_eagle_pangu.engine.loaded_layers import (
     require_readable_pages,
@@ -137,7 +140,14 @@ class TreeRunnerMixin(GPUModelRunner):
             self.ops.implementation,
             self.ops.attention,
         )
-        super().load_model(*args, **kwargs)
+        own = self.speculative_config
+        assert own is not None
+        draft = own.draft_model_config
+        shapes = tensor_shapes(Path(draft.model).expanduser())
+        parallel = drafts_in_parallel(self.tree_config, draft.architectures, shapes)
+        # For the head alone, which keeps its mask then.
+        with lent(own, parallel_drafting=parallel):
+            super().load_model(*args, **kwargs)
         require_tree_attention(self.vllm_config, self.drafter._draft_attn_layer_names)
         shape = self.tree_config.shape()
         self.limits = limits = Limits(
@@ -187,7 +197,7 @@ class TreeRunnerMixin(GPUModelRunner):
             drafter=[layer.impl.scratch for layer in head.layers],
             target_logits=(rows, self.model_config.get_vocab_size()),
             head_logits=(
-                self.max_num_reqs * limits.width,
+                self.max_num_reqs * max(limits.width, head.parallel * (limits.depth - 1)),
                 head.model.logits_processor.vocab_size,
             ),
             dtype=self.dtype,

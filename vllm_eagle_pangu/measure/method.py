@@ -2,10 +2,13 @@
 """Ways to decode: plain, with vLLM's own eagle3 chains, with this plugin's chains and trees."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from vllm_eagle_pangu.config import HOST_METHOD, METHOD
 from vllm_eagle_pangu.core.shape import TreeShape
+from vllm_eagle_pangu.engine.head_fit import tensor_shapes
+from vllm_eagle_pangu.engine.head_parallel import KEY, MASK_HIDDEN
 
 # From, to how many requests, and with chains of how many tokens: vLLM's
 # `num_speculative_tokens_per_batch_size`.
@@ -50,6 +53,9 @@ class Method:
             return None
         method = HOST_METHOD if self.is_vllms else METHOD
         config = {"method": method, "model": head, "num_speculative_tokens": self.nodes}
+        if self.is_vllms and MASK_HIDDEN in tensor_shapes(Path(head)):
+            # vLLM has to be told.
+            config[KEY] = True
         if self.schedule:
             config["num_speculative_tokens_per_batch_size"] = [list(part) for part in self.schedule]
         elif self.kind == "own chain":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grow: the next trees, level by level (EAGLE-2, section 4.1)."""
+"""Grow: the next trees, level by level (EAGLE-2, section 4.1), or all levels at once (P-EAGLE)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
-from vllm_eagle_pangu.kernels.indices import spans
+from vllm_eagle_pangu.kernels.indices import index_range, spans
 from vllm_eagle_pangu.step.extend import Extended
 from vllm_eagle_pangu.step.head import Head, Limits
-from vllm_eagle_pangu.step.rows import LevelRows
+from vllm_eagle_pangu.step.rows import ChainRows, LevelRows
 
 # See `core.policy.TreePolicy.deepen`.
 Deepen: TypeAlias = Callable[[int, torch.Tensor], bool]
@@ -73,10 +73,18 @@ def grow(
 def grow_shape(
     extended: Extended, shape: TreeShape, deepen: Deepen, head: Head, limits: Limits, ops: Ops
 ) -> TreeBatch:
-    """Trees of one shape for all of `extended`, in D passes: the extension's, and one a level.
+    """Trees of one shape for all of `extended`: as the head drafts, `level_by_level` or `at_once`.
 
     They end where `deepen` says no.
     """
+    way = at_once if head.parallel else level_by_level
+    return way(extended, shape, deepen, head, limits, ops)
+
+
+def level_by_level(
+    extended: Extended, shape: TreeShape, deepen: Deepen, head: Head, limits: Limits, ops: Ops
+) -> TreeBatch:
+    """In D passes: the extension's, and one a level, in which each node has children of its own."""
     batch, width = len(extended.requests), shape.width
     prefix = extended.prefix_len.int()
     prefix_start = limits.prefix_start(extended.prefix_len, extended.read_from)
@@ -109,4 +117,37 @@ def grow_shape(
         if level < shape.depth - 2:
             state = state.view(batch, width, -1)
             hidden = torch.take_along_dim(state, frontier.parent[..., None], 1).flatten(0, 1)
+    return grower.finish(extended.root_tokens)
+
+
+def at_once(
+    extended: Extended, shape: TreeShape, deepen: Deepen, head: Head, limits: Limits, ops: Ops
+) -> TreeBatch:
+    """In two passes: the extension's, and one over D - 1 masked rows behind each root, which say
+    what comes so far behind it whatever comes before: all nodes of a level have the same children.
+
+    Source: P-EAGLE, section 3; vllm/v1/spec_decode/llm_base_proposer.py, `parallel_drafting`.
+    """
+    batch, width, masked = len(extended.requests), shape.width, shape.depth - 1
+    grower = TreeGrower(shape, ops)
+    frontier = grower.grow(*head.children(extended.last, width))
+    if not masked:
+        return grower.finish(extended.root_tokens)
+    device = extended.last.device
+    start, _ = spans(batch, masked, masked, device)
+    prefix_start = limits.prefix_start(extended.prefix_len, extended.read_from)
+    rows = ChainRows.of(extended.block_table, extended.prefix_len, start, masked, prefix_start)
+    positions = extended.prefix_len[:, None] + index_range(masked, device)
+    tokens, hidden = head.masked(batch * masked)
+    last, _ = head.level(tokens, positions.flatten(), hidden, rows)
+    scores, tokens = (of_rows.view(batch, masked, width) for of_rows in head.children(last, width))
+    # By level below the first one, `[B, W, W]`: each node's children.
+    scores, tokens = (
+        of_levels.transpose(0, 1)[:, :, None].expand(-1, -1, width, -1).contiguous()
+        for of_levels in (scores, tokens)
+    )
+    for level, children in enumerate(zip(scores, tokens, strict=True)):
+        if not deepen(level + 1, frontier.score):
+            break
+        frontier = grower.grow(*children)
     return grower.finish(extended.root_tokens)

@@ -82,6 +82,16 @@ class Head(Protocol):
         """
         ...
 
+    @property
+    def parallel(self) -> bool:
+        """Whether it was trained to draft all levels at once, from `masked` rows."""
+        ...
+
+    def masked(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[rows] int64` and `[rows, H]`: tokens and hidden for `level` in place of those that
+        nobody has drafted yet. If `parallel`."""
+        ...
+
     def read(
         self,
         tokens: torch.Tensor,  # [n] int64

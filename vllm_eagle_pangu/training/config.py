@@ -109,12 +109,14 @@ class AnswersConfig:
 
 @dataclass(frozen=True, config=CHECKED, kw_only=True)
 class HeadConfig(RunConfig):
-    """Stage `head`: an EAGLE-3 head trained with training-time test."""
+    """Stage `head`: an EAGLE-3 head trained with training-time test, or one that drafts at once."""
 
     taps: tuple[int, ...]
     """Layer counts: tap k is the target's residual stream after k layers."""
     draft_vocab_size: Count
     intermediate_size: Count = 1024
+    parallel: bool = False
+    """Train it to draft all steps in one pass, from masked rows (P-EAGLE)."""
     rollout_steps: Count = 5
     step_decay: float = 0.8
     length: Count = 512
@@ -122,6 +124,13 @@ class HeadConfig(RunConfig):
     batch: Count = 4
     held_out: Count = 64
     """The last answers are not trained on: acceptance is measured on them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parallel and self.rollout_steps < 2:
+            problem = "the first step has no masked rows"
+            mend = "make it the depth of the trees that you will draft"
+            raise refusal("rollout_steps", self.rollout_steps, problem, mend)
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -38,8 +38,12 @@ OF_TARGET = (
 
 
 def head_config(config: HeadConfig, target: Any) -> LlamaConfig:
-    """The head's `config.json`: the target's, but for the MLP, the draft vocabulary, the taps."""
+    """The head's `config.json`: the target's, but for the MLP, the draft vocabulary, the taps.
+
+    Masked rows have the vocabulary's last token: what they are their hidden state tells.
+    """
     theta = float(target.rope_parameters["rope_theta"])
+    mask = {"ptd_token_id": target.vocab_size - 1} if config.parallel else {}
     return LlamaConfig(
         **{key: getattr(target, key) for key in OF_TARGET},
         architectures=["LlamaForCausalLMEagle3"],
@@ -51,6 +55,7 @@ def head_config(config: HeadConfig, target: Any) -> LlamaConfig:
         eagle_aux_hidden_state_layer_ids=list(config.taps),
         norm_before_residual=False,
         norm_output=False,
+        **mask,
     )
 
 
@@ -134,9 +139,14 @@ class DraftLayer(LlamaDecoderLayer):
 
 
 class EagleHead(nn.Module):
-    """EAGLE-3 head without its embedding, which is the target's."""
+    """EAGLE-3 head without its embedding, which is the target's.
+
+    `mask_hidden: [taps * H_t]`, in place of the taps of masked rows; None where the config names no
+    token for these: then the head drafts from its own states.
+    """
 
     target_ids: Tensor
+    mask_hidden: nn.Parameter | None
 
     def __init__(self, config: LlamaConfig, target_ids: Tensor) -> None:
         """target_ids: [V_d] int64, of each draft id; ascending, so offsets never fall."""
@@ -146,6 +156,8 @@ class EagleHead(nn.Module):
         self.register_buffer("target_ids", target_ids, persistent=False)
         taps_size = config.target_hidden_size * len(config.eagle_aux_hidden_state_layer_ids)
         self.fc = nn.Linear(taps_size, config.hidden_size, bias=False)
+        masked = getattr(config, "ptd_token_id", None) is not None
+        self.mask_hidden = nn.Parameter(torch.randn(taps_size)) if masked else None
         self.midlayer = DraftLayer(config)
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)

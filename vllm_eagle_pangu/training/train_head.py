@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage `head`: train an EAGLE-3 head on prepared answers, from what the target has learnt.
 
-By training-time test: the head is unrolled K times on its own states, as drafting will. It learns
+By training-time test: the head is unrolled K times on its own states, as drafting will (EAGLE-3
+paper, section 3.2), or on masked rows, if it is to draft K tokens in one pass (P-EAGLE). It learns
 by soft cross-entropy to the target's distribution over the draft vocabulary at every rollout step,
-weighted by `step_decay ** k` (EAGLE-3 paper, section 3.2).
+weighted by `step_decay ** k`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -86,6 +87,8 @@ def train_head(
     inputs = {f"target_model.{key}": getattr(shape, key) for key in OF_TARGET}
     for key in ("intermediate_size", "draft_vocab_size", "taps"):
         inputs[f"head.{key}"] = getattr(config, key)
+    # Folders of before do not name it.
+    inputs["head.parallel"] = config.parallel or None
     forward, steps = head, config.rollout_steps
     if config.compile:
         torch._dynamo.config.recompile_limit = 4 * steps
@@ -111,6 +114,7 @@ def rollout(head: EagleHead, teacher: Teacher, batch: PackedBatch, steps: int) -
     """Normed states [B, A, H] of each rollout step, for `head.lm_head`; `head` may be compiled.
 
     The anchor at position t drafts, at step k, the token at t + k + 2; anchors are 0 .. T - K - 2.
+    Steps behind the first one read the text and the head's states, or nothing but masks.
     """
     anchors = batch.tokens.shape[1] - steps - 1
     taps = batch.states[:, :anchors, :-1].flatten(2)
@@ -120,6 +124,10 @@ def rollout(head: EagleHead, teacher: Teacher, batch: PackedBatch, steps: int) -
     for step in range(steps):
         positions = torch.arange(step, step + anchors, device=hidden.device)
         part = embeds[:, step : step + anchors]
+        if step and head.mask_hidden is not None:
+            token = torch.full_like(batch.tokens[:, :anchors], head.config.ptd_token_id)
+            part = teacher.embedding(token).to(hidden.dtype)
+            hidden = head.fc(head.mask_hidden.to(head.fc.weight.dtype)).expand_as(part)
         hidden, normed, past = head(part, hidden, positions, past)
         yield normed
 
