@@ -1004,7 +1004,9 @@ def test_what_one_look_found_the_next_one_need_not_find_again():
         looks.judge(90.0, 100.0, drifted=False)
         return looks.near
 
-    assert near(TREES) and not near(3 * TREES)
+    # A few hundred trees where these paid of late, in what may be a bad moment of the machine.
+    assert near(TREES) and near(3 * TREES) and not near(4 * TREES)
+    looks.end(plain_s=0.01)
     looks.plans = looks.pause
     assert looks.begin() and not near(TREES)
 

@@ -20,9 +20,9 @@ VAIN = 3
 # Where trees pay, or nearly, a look goes on for so many times as many: a few dozen trees tell a
 # fifth from nothing, not a tenth, and none are drafted for long behind one that finds too little.
 # Nearly: with a rate that is less by so little, or as chance has it with n trees of texts that are
-# alike: by no more than this by the root of n. Of the trees before a look half count, so that what
-# one look found the next one need not find again.
-GOES_ON, NEAR, CHANCE = 8, 0.03, 0.8
+# alike: by no more than this by the root of n. Behind a look in vain half of that is left to them,
+# and half of the trees before count: what one look found the next one need not find again.
+GOES_ON, NEAR, CHANCE = 8, 0.05, 1.4
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
 UNSURE, TRIAL, SETTLED, TRIED = 1.15, 32, 256, 4096
@@ -51,9 +51,9 @@ class Looks:
     plain_plans: int = 0
     plain_pause: int = PLAIN_APART[0]
     plain_looks: int = 0
-    # Looks at trees in vain, one behind the other; trees since the last one began, and half of
-    # those before; whether they hardly pay, whether a rest is tried, and from which plan on one may
-    # be again.
+    # Looks at trees in vain, one behind the other; trees since the last one began, with half of
+    # those before if these were in vain; whether they hardly pay, whether a rest is tried, and from
+    # which plan on one may be again.
     vain: int = 0
     trees: int = 0
     unsure: bool = False
@@ -81,7 +81,8 @@ class Looks:
         if self.looking or self.plans < (TREES_APART[1] if self.pays else self.pause):
             return False
         self.plans, self.lost, self.looks = 0, 0.0, self.looks + 1
-        self.plain_plans, self.tries, self.trees = 0, False, self.trees // 2
+        self.plain_plans, self.tries = 0, False
+        self.trees = self.trees // 2 if self.vain else 0
         return True
 
     def begin_at_plain(self) -> bool:
@@ -104,7 +105,8 @@ class Looks:
         """Tokens per second are to be `rate` with trees, and `plain` without; `drifted`: plain
         steps may take another time by now than when these were looked at."""
         self.pays = not self.tries and rate > plain * (AHEAD if self.pays else AHEAD_AGAIN)
-        self.near = rate * (1 + max(NEAR, CHANCE / max(self.trees, 1) ** 0.5)) > plain
+        left = max(NEAR, CHANCE / max(self.trees, 1) ** 0.5) / (2 if self.vain else 1)
+        self.near = rate * (1 + left) > plain
         self.unsure = rate < plain * UNSURE
         least, most = PLAIN_APART
         lost = 0 if drifted else LOOK_AT_PLAIN * (1 - plain / rate)
