@@ -6,11 +6,13 @@
 Of each result of `closed_loop.py --also plain-2`, by the number of clients: adaptive trees' mean
 ratio, their first tokens (99 %) to the mean of both plain engines', and the second plain engine's
 of both, to the first one's; then its rounds at points where trees hardly pay, with drafts and
-without. At last how many of all points are bad.
+without. Where there are other ways, too: the best of these and of both plain engines, and adaptive
+trees' share of it. At last how many of all points are bad.
 """
 
 import argparse
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import exp, log
 from pathlib import Path
@@ -40,6 +42,29 @@ def points(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[st
     return found
 
 
+def best_others(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Lines of a table; none where there is nothing beside adaptive trees and plain decoding."""
+    of_method = defaultdict[str, dict[int, dict[str, Any]]](dict)
+    for row in rows:
+        of_method[row["method"]][row["clients"]] = row
+    if {name.partition("-")[0] for name in of_method} <= {"plain", "adaptive"}:
+        return []
+    ours = of_method.pop(next(name for name in of_method if name.startswith("adaptive")))
+    lines = []
+    for clients, trees in ours.items():
+        best = max((of[clients] for of in of_method.values()), key=lambda row: row["mean"])
+        share = f"{trees['mean'] / best['mean']:.2f}"
+        lines.append([str(clients), f"{cell(best)} ({best['method']})", cell(trees), share])
+    middle, *means = (
+        geometric_mean(row["mean"] for row in of.values()) for of in (ours, *of_method.values())
+    )
+    highest, name = max(zip(means, of_method, strict=True))
+    return [
+        *lines,
+        ["geometric mean", f"{highest:.2f} ({name})", f"{middle:.2f}", f"{middle / highest:.2f}"],
+    ]
+
+
 def of_rounds(ratios: Iterable[float]) -> str:
     logs = [*map(log, ratios)]
     if len(logs) < 2:
@@ -54,7 +79,8 @@ def main() -> None:
     head = ["clients", "adaptive", "first tokens", "plain once more", "first tokens"]
     everything = []
     for file in parser.parse_args().files:
-        found = points(json.loads(file.read_text(encoding="utf-8"))["rows"])
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        found = points(rows)
         everything += found
         lines = [
             [str(trees["clients"]), cell(trees), f"{late[0]:.2f}", cell(again), f"{late[1]:.2f}"]
@@ -73,6 +99,8 @@ def main() -> None:
         print(f"{file.name}\n{markdown(head, lines)}\nWhere trees hardly pay:")
         print("no drafts:", of_rounds(ratio for ratio, drafts in hardly if drafts <= NONE))
         print("drafts:", of_rounds(ratio for ratio, drafts in hardly if drafts > NONE), "\n")
+        if others := best_others(rows):
+            print(markdown(["clients", "best other", "adaptive", "of it"], others), "\n")
     for name, place in (("adaptive", 0), ("plain once more", 1)):
         rows = [point[place] for point in everything]
         below = sum(row["mean"] < LEAST for row in rows)

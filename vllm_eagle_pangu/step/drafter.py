@@ -59,7 +59,7 @@ def planned(drafter: Drafter[Any], policy: TreePolicy, accepted: Accepted) -> di
 @dataclass(frozen=True)
 class Eagle3Drafter:
     """An EAGLE-3 head, one pass a level, or one for all of them, as it was trained; source:
-    EAGLE-3, section 3, or P-EAGLE, section 3, on EAGLE-2's trees."""
+    EAGLE-3, section 3, or P-EAGLE, on EAGLE-2's trees."""
 
     head: Head
     limits: Limits

@@ -126,7 +126,7 @@ def at_once(
     """In two passes: the extension's, and one over D - 1 masked rows behind each root, which say
     what comes so far behind it whatever comes before: all nodes of a level have the same children.
 
-    Source: P-EAGLE, section 3; vllm/v1/spec_decode/llm_base_proposer.py, `parallel_drafting`.
+    Source: P-EAGLE; vllm/v1/spec_decode/llm_base_proposer.py, `parallel_drafting`.
     """
     batch, width, masked = len(extended.requests), shape.width, shape.depth - 1
     grower = TreeGrower(shape, ops)
