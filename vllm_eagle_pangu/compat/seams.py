@@ -148,8 +148,8 @@ _TABLE = """
     vllm.v1.sample.thinking_budget_state:ThinkingBudgetStateHolder = _state apply_to_logits
         has_tracked_requests update_state
     vllm.v1.spec_decode.eagle = EagleProposer
-    vllm.v1.spec_decode.eagle:EagleProposer = _draft_attn_layer_names draft_attn_groups hidden_size
-        kv_cache_gid model vllm_config
+    vllm.v1.spec_decode.eagle:EagleProposer = _create_draft_vllm_config _draft_attn_layer_names
+        draft_attn_groups draft_model_config hidden_size kv_cache_gid model vllm_config
     vllm.v1.spec_decode.metadata = SpecDecodeMetadata
     vllm.v1.utils:CpuGpuBuffer = gpu np
     vllm.v1.worker.block_table:BlockTable = block_size block_table num_blocks_per_row slot_mapping

@@ -55,7 +55,7 @@ from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:
     import numpy as np
-    from vllm.config import SpeculativeConfig
+    from vllm.config import SpeculativeConfig, VllmConfig
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
@@ -142,11 +142,21 @@ class TreeRunnerMixin(GPUModelRunner):
         )
         own = self.speculative_config
         assert own is not None
-        draft = own.draft_model_config
+        draft, config_of_head = own.draft_model_config, self.drafter._create_draft_vllm_config
         shapes = tensor_shapes(Path(draft.model).expanduser())
         parallel = drafts_in_parallel(self.tree_config, draft.architectures, shapes)
-        # For the head alone, which keeps its mask then.
-        with lent(own, parallel_drafting=parallel):
+
+        def of_head() -> "VllmConfig":
+            """For the head's model alone, which keeps its mask then: a configuration that vLLM
+            checks would have to make room for the masks of its chains."""
+            config = config_of_head()
+            own.parallel_drafting = parallel
+            return config
+
+        with (
+            lent(own, parallel_drafting=False),
+            lent(self.drafter, _create_draft_vllm_config=of_head),
+        ):
             super().load_model(*args, **kwargs)
         require_tree_attention(self.vllm_config, self.drafter._draft_attn_layer_names)
         shape = self.tree_config.shape()
