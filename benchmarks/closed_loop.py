@@ -58,11 +58,17 @@ FURTHER: dict[str, Callable[[tuple[int, ...]], Method]] = {
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Mean ratios and their errors: a line for each number of clients, a column for each method."""
     names = list(dict.fromkeys(row["method"] for row in rows))
-    of_clients = [rows[start : start + len(names)] for start in range(0, len(rows), len(names))]
+    of_clients = by_clients(rows)
     lines = [[str(some[0]["clients"]), *map(cell, some)] for some in of_clients]
     means = ([row["mean"] for row in of_method] for of_method in zip(*of_clients, strict=True))
     lines.append(["mean", *(f"{geometric_mean(each):.2f}" for each in means)])
     return markdown(["clients", *names], lines)
+
+
+def by_clients(rows: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
+    """One part for each turn of a number of clients, which a ramp has twice."""
+    size = len({row["method"] for row in rows})
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def cell(row: dict[str, Any]) -> str:

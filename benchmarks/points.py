@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean, mean, stdev
 from typing import Any
 
-from closed_loop import cell
+from closed_loop import by_clients, cell
 
 from vllm_eagle_pangu.measure.files import markdown
 
@@ -32,11 +32,10 @@ HARDLY, NONE = 1.1, 2
 def points(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
     """(adaptive trees, plain decoding once more, first tokens of the one and of the other)."""
     found = []
-    size = len({row["method"] for row in rows})
-    for start in range(0, len(rows), size):
-        of = {row["method"].partition("-")[0]: row for row in rows[start + 1 : start + size]}
+    for plain, *others in by_clients(rows):
+        of = {row["method"].partition("-")[0]: row for row in others}
         trees, again = of["adaptive"], of["plain"]
-        first, once_more = rows[start]["ttft_p99_ms"], again["ttft_p99_ms"]
+        first, once_more = plain["ttft_p99_ms"], again["ttft_p99_ms"]
         late = trees["ttft_p99_ms"] / geometric_mean((first, once_more)), once_more / first
         found.append((trees, again, late))
     return found
@@ -44,25 +43,20 @@ def points(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[st
 
 def best_others(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Lines of a table; none where there is nothing beside adaptive trees and plain decoding."""
-    of_method = defaultdict[str, dict[int, dict[str, Any]]](dict)
-    for row in rows:
-        of_method[row["method"]][row["clients"]] = row
-    if {name.partition("-")[0] for name in of_method} <= {"plain", "adaptive"}:
+    if {row["method"].partition("-")[0] for row in rows} <= {"plain", "adaptive"}:
         return []
-    ours = of_method.pop(next(name for name in of_method if name.startswith("adaptive")))
-    lines = []
-    for clients, trees in ours.items():
-        best = max((of[clients] for of in of_method.values()), key=lambda row: row["mean"])
-        share = f"{trees['mean'] / best['mean']:.2f}"
-        lines.append([str(clients), f"{cell(best)} ({best['method']})", cell(trees), share])
-    middle, *means = (
-        geometric_mean(row["mean"] for row in of.values()) for of in (ours, *of_method.values())
-    )
-    highest, name = max(zip(means, of_method, strict=True))
-    return [
-        *lines,
-        ["geometric mean", f"{highest:.2f} ({name})", f"{middle:.2f}", f"{middle / highest:.2f}"],
-    ]
+    lines, means = [], defaultdict[str, list[float]](list)
+    for turn in by_clients(rows):
+        for row in turn:
+            means[row["method"]].append(row["mean"])
+        ours = next(row for row in turn if row["method"].startswith("adaptive"))
+        best = max((row for row in turn if row is not ours), key=lambda row: row["mean"])
+        share = f"{ours['mean'] / best['mean']:.2f}"
+        lines.append([str(ours["clients"]), f"{cell(best)} ({best['method']})", cell(ours), share])
+    middle = geometric_mean(means.pop(ours["method"]))
+    highest, name = max((geometric_mean(each), name) for name, each in means.items())
+    share = f"{middle / highest:.2f}"
+    return [*lines, ["geometric mean", f"{highest:.2f} ({name})", f"{middle:.2f}", share]]
 
 
 def of_rounds(ratios: Iterable[float]) -> str:

@@ -5,6 +5,7 @@ How well such a head drafts once it is trained: tests/training/test_head_in_vllm
 """
 
 import pytest
+import vllm
 
 from ..tiny_pair import PAD, write_speculators_head, write_tiny_head
 
@@ -74,9 +75,11 @@ def test_no_token_changes_whoever_chooses_the_trees(
         found = llm.generate(PROMPTS, **params)
         again = llm.generate(PROMPTS, **params)
     assert found == again
-    if not params:
-        with engine(tiny_pangu, **SMALL) as llm:
-            assert found == llm.generate(PROMPTS)
+    if params and vllm.__version__.startswith("0.23"):
+        return  # its sampler draws otherwise for a seed where several requests have one
+    # vLLM's own ends where a prompt with a seed is read in parts on a CPU.
+    with engine(tiny_pangu, **SMALL | {"max_num_batched_tokens": 256}) as llm:
+        assert found == llm.generate(PROMPTS, **params)
 
 
 def watch(runner):

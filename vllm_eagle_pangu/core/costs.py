@@ -223,6 +223,7 @@ class StepCosts:
         self.aside = 0.0
         batch, verified = report.batch, report.batch + report.nodes
         rows, prompts = drafted * width, report.rows - verified
+        had = before > batch / 2
         known = (prompts or report.rows in self._rows) and rows in self._level_rows
         self._rows.add(report.rows)
         self._level_rows.add(rows)
@@ -238,7 +239,7 @@ class StepCosts:
             self._saw_plain(features, forward + rest)
             self._plain_rest.add(features, rest)
             self.forward.add((1, batch, batch, prompts), forward)
-        elif drafted > batch / 2 and (prompts or before > batch / 2):
+        elif drafted > batch / 2 and (prompts or had):
             of_level, of_forward = self.of_level(rows), self.forward.of(1, verified, batch, 0)
             kind = _kind(batch, trees=True)
             usual = of_forward * self.pace.misfit(kind) + (self._timed + self._more) * of_level
@@ -251,7 +252,7 @@ class StepCosts:
             self.rest.add((1, drafted, rows, prompts), max(rest - levels, 0.0))
             self.read_beside += prompts
             # Whoever has just come has no tree yet, and of one or two nobody else may have one.
-            if before > batch / 2:
+            if had:
                 self.forward.add((1, verified, batch, prompts), forward)
                 if self.rest.known > ENOUGH:
                     return usual
@@ -320,10 +321,10 @@ class WholeStepCosts(StepCosts):
         took = sum(self.believed(report)) - self.aside
         below, self._below, self.aside = self._below, 0, 0.0
         batch, verified = report.batch, report.batch + report.nodes
-        prompts = report.rows - verified
+        prompts, had = report.rows - verified, before > batch / 2
         if not report.nodes and not drafted and not before:
             self._saw_plain((1, batch, prompts), took)
-        elif drafted > batch / 2 and (prompts or before > batch / 2):
+        elif drafted > batch / 2 and (prompts or had):
             rows = float(self.padded(np.array(verified)))
             features = 1, rows, batch, prompts, below, below * drafted * width
             reckoned = self.whole.of(*features[:3], 0, *features[4:])
@@ -333,7 +334,7 @@ class WholeStepCosts(StepCosts):
                 self.pace.saw(took, reckoned, kind, self.whole.memory)
             self.whole.add(features, took)
             self.read_beside += prompts
-            if before > batch / 2 and self.known > ENOUGH:
+            if had and self.known > ENOUGH:
                 return usual
         return 0.0
 

@@ -2,14 +2,18 @@
 """Heads that draft all levels at once, from masked rows (P-EAGLE): which ones do, and what a mask
 is. vLLM's own parallel drafting stays off: it would make room for the masks of its chains."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING
 
+from vllm_eagle_pangu.compat.lent import lent
 from vllm_eagle_pangu.config import TreeConfig, refusal
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+    from vllm.config import VllmConfig
+    from vllm.v1.spec_decode.eagle import EagleProposer
 
 KEY = "parallel_drafting"
 # What a checkpoint calls the hidden state of masked rows, before fc; and where config.json may name
@@ -33,6 +37,22 @@ def mask_token(head: "PretrainedConfig") -> int | None:
     """The token of masked rows; None where the config names none."""
     named = (getattr(head, key, None) for key in _TOKENS)
     return next((token for token in named if token is not None), None)
+
+
+@contextmanager
+def keeping_mask(proposer: "EagleProposer") -> Iterator[None]:
+    """The head that vLLM loads inside keeps its mask: its model alone is told that it drafts in
+    parallel, behind the last check of a configuration, which masks would ask for room."""
+    config_of_head = proposer._create_draft_vllm_config
+    said = proposer.vllm_config.speculative_config
+
+    def told() -> "VllmConfig":
+        config = config_of_head()
+        said.parallel_drafting = True
+        return config
+
+    with lent(said, parallel_drafting=False), lent(proposer, _create_draft_vllm_config=told):
+        yield
 
 
 def check_parallel(

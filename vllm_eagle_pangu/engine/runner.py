@@ -28,7 +28,7 @@ from vllm_eagle_pangu.engine.batch_view import view_of
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.forward_profile import forward_seconds, run_once
 from vllm_eagle_pangu.engine.head_fit import tensor_shapes
-from vllm_eagle_pangu.engine.head_parallel import drafts_in_parallel
+from vllm_eagle_pangu.engine.head_parallel import drafts_in_parallel, keeping_mask
 from vllm_eagle_pangu.engine.learnt_file import LearntFile, learnt_file
 from vllm_eagle_pangu.engine.loaded_layers import (
     require_readable_pages,
@@ -55,7 +55,7 @@ from vllm_eagle_pangu.step.verify import verify_rows
 
 if TYPE_CHECKING:
     import numpy as np
-    from vllm.config import SpeculativeConfig, VllmConfig
+    from vllm.config import SpeculativeConfig
     from vllm.v1.attention.backend import CommonAttentionMetadata
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
@@ -140,23 +140,10 @@ class TreeRunnerMixin(GPUModelRunner):
             self.ops.implementation,
             self.ops.attention,
         )
-        own = self.speculative_config
-        assert own is not None
-        draft, config_of_head = own.draft_model_config, self.drafter._create_draft_vllm_config
+        draft = self.drafter.draft_model_config
         shapes = tensor_shapes(Path(draft.model).expanduser())
         parallel = drafts_in_parallel(self.tree_config, draft.architectures, shapes)
-
-        def of_head() -> "VllmConfig":
-            """For the head's model alone, which keeps its mask then: a configuration that vLLM
-            checks would have to make room for the masks of its chains."""
-            config = config_of_head()
-            own.parallel_drafting = parallel
-            return config
-
-        with (
-            lent(own, parallel_drafting=False),
-            lent(self.drafter, _create_draft_vllm_config=of_head),
-        ):
+        with keeping_mask(self.drafter) if parallel else nullcontext():
             super().load_model(*args, **kwargs)
         require_tree_attention(self.vllm_config, self.drafter._draft_attn_layer_names)
         shape = self.tree_config.shape()

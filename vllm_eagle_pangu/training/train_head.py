@@ -120,14 +120,17 @@ def rollout(head: EagleHead, teacher: Teacher, batch: PackedBatch, steps: int) -
     taps = batch.states[:, :anchors, :-1].flatten(2)
     hidden = head.fc(taps.to(head.fc.weight.dtype))
     embeds = teacher.embedding(batch.tokens[:, 1:]).to(hidden.dtype)
+    mask = None
+    if head.mask_hidden is not None:
+        token = torch.tensor(head.config.ptd_token_id, device=hidden.device)
+        masked = teacher.embedding(token), head.fc(head.mask_hidden.to(head.fc.weight.dtype))
+        mask = [of_mask.to(hidden.dtype).expand_as(hidden) for of_mask in masked]
     past = RolloutKeys.over(batch.document[:, :anchors])
     for step in range(steps):
         positions = torch.arange(step, step + anchors, device=hidden.device)
         part = embeds[:, step : step + anchors]
-        if step and head.mask_hidden is not None:
-            token = torch.full_like(batch.tokens[:, :anchors], head.config.ptd_token_id)
-            part = teacher.embedding(token).to(hidden.dtype)
-            hidden = head.fc(head.mask_hidden.to(head.fc.weight.dtype)).expand_as(part)
+        if step and mask is not None:
+            part, hidden = mask
         hidden, normed, past = head(part, hidden, positions, past)
         yield normed
 
