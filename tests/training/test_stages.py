@@ -110,6 +110,21 @@ def test_corpus_target_and_a_head_for_it_come_from_two_commands(tmp_path, fake_p
     assert columns == "step,tokens,seconds,loss,match_0,match_1,match_2,grad_norm,lr_factor"
 
 
+def test_a_corpus_for_a_target_that_there_is_has_its_tokens(tmp_path, fake_package, tiny_pangu):
+    """Regression: a tokenizer was made all the same, whose ids the target read as others."""
+    run = tmp_path / "run"
+    recipe = f"""
+run_dir: {run}
+target_model: {tiny_pangu}
+corpus: {{packages: [fake], held_out_packages: 200, held_out_prompts: 5}}
+"""
+    assert main(write(tmp_path / "a.yaml", recipe)) == 0
+    text = AutoTokenizer.from_pretrained(tiny_pangu).decode(np.load(run / "corpus" / "tokens.npy"))
+    assert "return self._values[key] + 7" in text
+    assert not (run / "corpus" / "tokenizer").exists()
+    assert len((run / "corpus" / "heldout_prompts.jsonl").read_text().splitlines()) == 5
+
+
 @pytest.mark.engine
 def test_prepared_answers_are_of_their_target_and_their_section(tmp_path, tiny_pangu, capsys):
     (tmp_path / "asked.jsonl").write_text('{"prompt": "def f"}\n{"prompt": "x = "}\n' * 2)

@@ -22,12 +22,14 @@ from vllm_eagle_pangu.config import refusal
 
 @dataclass(frozen=True, config=CHECKED)
 class CorpusConfig:
-    """Stage `corpus`: Python files of installed packages, a BPE, the held-out part."""
+    """Stage `corpus`: Python files of installed packages, without the held-out part, in tokens of
+    `target_model`, or of a BPE that is made of them."""
 
     packages: tuple[str, ...]
     """`stdlib`, and names of installed packages as they are imported."""
     vocab_size: Count = 6144
     max_length: Count = 2048
+    """In tokens, of what it is to read; both keys are the BPE's."""
     max_file_bytes: Count = 150_000
     max_package_bytes: Count = 2_000_000
     held_out_stdlib: NonNegativeInt = 80

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage `corpus`: what a target learns where nothing can be fetched, Python that is installed.
+"""Stage `corpus`: texts where nothing can be fetched, Python that is installed.
 
 The choice is deterministic for given installed versions: files are sorted by relative path,
 identical contents are taken once, and a file's side (training or held out) follows from a hash
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from vllm_eagle_pangu.config import refusal
 from vllm_eagle_pangu.measure.files import write_json_lines
@@ -61,20 +61,27 @@ class SourceFile(NamedTuple):
             yield from ast.walk(ast.parse(self.text))
 
 
-def prepare_corpus(config: CorpusConfig, folder: Path, seed: int) -> None:
-    """Write the stage's files under `folder`; does nothing if they are there."""
+def prepare_corpus(
+    config: CorpusConfig, folder: Path, seed: int, tokenizer: PreTrainedTokenizerBase | None = None
+) -> None:
+    """Write the stage's files under `folder`; does nothing if they are there.
+
+    `tokenizer`: of a target that there is; None makes one, for a target to be trained.
+    """
     if (folder / TOKENS_FILE).exists():
         return
     training, held_out = split_corpus(config)
     texts = [file.text for file in training]
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=train_bpe(texts, config.vocab_size),
-        bos_token=BOS,
-        eos_token=EOS,
-        pad_token=PAD,
-        model_max_length=config.max_length,
-    )
-    tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    if tokenizer is None:
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=train_bpe(texts, config.vocab_size),
+            bos_token=BOS,
+            eos_token=EOS,
+            pad_token=PAD,
+            model_max_length=config.max_length,
+        )
+        tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)
     (folder / "heldout.txt").write_text("".join(sorted(f"{file.name}\n" for file in held_out)))
     asked = (
         {"source": source, "prompt": prompt}

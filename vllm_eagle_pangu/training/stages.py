@@ -34,12 +34,14 @@ def run_stages(config: TrainConfig) -> None:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     folder, seed = Path(config.run_dir), config.seed
+    has_target = config.target_model is not None
     with Ranks.joined(config.device) as ranks:
         if ranks.first and config.corpus is not None:
-            prepare_corpus(config.corpus, folder / "corpus", seed)
+            tokenizer = AutoTokenizer.from_pretrained(_target(config)) if has_target else None
+            prepare_corpus(config.corpus, folder / "corpus", seed, tokenizer)
         if ranks.first and config.target is not None:
-            tokenizer = folder / "corpus" / TOKENIZER_FOLDER
-            pretrain(config.target, _token_stream(config), tokenizer, folder / "target", seed)
+            made = folder / "corpus" / TOKENIZER_FOLDER
+            pretrain(config.target, _token_stream(config), made, folder / "target", seed)
         ranks.meet()
         if config.answers is not None:
             _write_answers(config, config.answers, folder / "prepared", ranks)
