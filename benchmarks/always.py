@@ -23,7 +23,8 @@ class Always(AdaptiveShapes):
         super().__init__(SHAPE, OPS)
         self._shared, self._depth = shared, depth
         if not width:
-            self.trees.widths, self.trees.held = self.trees.widths[-1:], self.trees.held[-1:]
+            del self.trees.widths[:-1]
+            self.trees.held = self.trees.held[-1:]
 
     def rests(self, batch: int, unasked: int = 0) -> int:
         return 0
@@ -33,7 +34,7 @@ class Always(AdaptiveShapes):
         looks.pays = looks.near = True
         super().plan(requests)
         self._drafted = len(requests)
-        return [self._shape(*self._size_now)] * len(requests)
+        return [self.sizes.shape] * len(requests)
 
     def deepen(self, level: int, score: torch.Tensor) -> bool:
         return super().deepen(level, score) or not self._depth

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import MEMORY, TOGETHER, AdaptiveShapes
-from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts, WholeStepCosts
+from vllm_eagle_pangu.core.adaptive import MEMORY, AdaptiveShapes
+from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
@@ -27,9 +27,11 @@ from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
 from vllm_eagle_pangu.core.remembered import narrower
 from vllm_eagle_pangu.core.request import RequestView
+from vllm_eagle_pangu.core.rest import TOGETHER
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.speeds import Account
 from vllm_eagle_pangu.core.tree import TreeBatch
+from vllm_eagle_pangu.core.whole_step_costs import WholeStepCosts
 from vllm_eagle_pangu.kernels.tree_accept import tree_accept
 from vllm_eagle_pangu.kernels.tree_prune import Belief, tally_paths, tree_prune
 
@@ -944,7 +946,7 @@ def test_behind_a_batch_that_only_passed_by_the_drafter_does_not_follow_for_long
     steps = DearTrees()
     while steps.step(32) != "rest":
         continue
-    eight = steps.policy._looks_of[3] = Looks(plans=look_steps(8, GOES_ON))
+    eight = steps.policy.looks.by_power[3] = Looks(plans=look_steps(8, GOES_ON))
     eight.judge = lambda *_: None
     assert [steps.step(8) for _ in range(2)] == ["none"] * 2
     assert [steps.step(32) for _ in range(4)] == ["none"] * 3 + ["rest"]

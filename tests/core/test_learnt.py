@@ -85,7 +85,7 @@ def test_a_rest_goes_on_and_one_that_was_tried_does_not():
     tried = chain_steps(**PAYS)
     for _ in range(300):
         tried.step()
-    looks = tried.policy._looks_of[0]
+    looks = tried.policy.looks.by_power[0]
     looks.unsure, looks.trees = True, SETTLED
     assert looks.try_a_rest(1, tried.policy._plans) and not looks.pays
     assert chain_steps(handed_on(tried.policy), **PAYS).policy.account(1).pays
@@ -97,7 +97,7 @@ def test_a_look_goes_on_where_it_was():
         first.step()
     second = chain_steps(handed_on(first.policy), **PAYS)
     shapes = [second.step()[0] for _ in range(TREES)]
-    assert all(shapes) and second.policy._looks_of[0].trees == TREES + 5
+    assert all(shapes) and second.policy.looks.by_power[0].trees == TREES + 5
 
 
 def test_long_prompts_at_first_are_not_what_is_read_beside_all_trees():
@@ -165,7 +165,7 @@ def test_a_head_that_became_another_one_is_found_at_the_next_look():
         first.step()
     assert not first.policy.account(1).pays
     second = chain_steps(handed_on(first.policy), **PAYS)
-    rest = first.policy._looks_of[0].pause
+    rest = first.policy.looks.by_power[0].pause
     shapes = [second.step()[0] for _ in range(rest + FOLLOWED + 64)]
     # But for another look at plain steps.
     assert sum(map(bool, shapes[-32:])) >= 32 - LOOK_AT_PLAIN
@@ -193,12 +193,14 @@ def _of_learnt(change) -> dict:
         lambda learnt: learnt["speeds"]["costs"]["plain"]["_seen"][0].__setitem__(0, float("nan")),
         lambda learnt: learnt["speeds"]["costs"].update(_shares=[[0, None]]),
         lambda learnt: learnt["belief"].pop(),
-        lambda learnt: learnt.update(_size=[3, 1]),
-        lambda learnt: learnt.update(_size=[1, 4]),
-        lambda learnt: learnt.update(_size=None),
+        lambda learnt: learnt["sizes"].update(best=[3, 1]),
+        lambda learnt: learnt["sizes"].update(best=[1, 4]),
+        lambda learnt: learnt["sizes"].update(best=None),
+        lambda learnt: learnt.update(sizes=[[1, 3]]),
         lambda learnt: learnt.update(_plans="5"),
-        lambda learnt: learnt.update(_looks_of=[[0, [1, 2]]]),
-        lambda learnt: learnt.update(_looks_of=7),
+        lambda learnt: learnt["looks"].update(by_power=[[0, [1, 2]]]),
+        lambda learnt: learnt["looks"].update(by_power=7),
+        lambda learnt: learnt.update(looks=7),
     ],
 )
 def test_what_no_policy_learns_is_refused_and_changes_nothing(change):

@@ -73,7 +73,7 @@ def test_an_engine_starts_from_what_the_last_one_learnt(
             shapes = trees.runner.step.policy
             found.append((shapes.learnt(), trees.generate(PROMPTS, max_tokens=TOKENS)))
     (nothing, expected), (known, again) = found
-    assert not nothing["_looks_of"] and known["_looks_of"] and again == expected
+    assert not nothing["looks"]["by_power"] and known["looks"]["by_power"] and again == expected
     (file,) = folder.iterdir()
     kept = json.loads(file.read_text())
     assert kept["learnt"]["_plans"] > known["_plans"] > 0
@@ -127,7 +127,7 @@ def test_a_file_that_is_no_such_thing_is_told_of_and_learnt_anew(content, folder
     file.close()
     other = LearntFile(policy(), folder, {"a": 1})
     other.read()
-    assert len(warnings) == 1 and other.policy.learnt()["_looks_of"]
+    assert len(warnings) == 1 and other.policy.decided()
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_of_once_and_costs_nothing_else(
@@ -168,7 +168,7 @@ def test_the_log_says_where_trees_pay_whenever_that_changes():
         for batch in (1, 1, 4, 4):
             file.policy.plan([None] * batch)
             file.say()
-        file.policy._looks_of[2].pays = False
+        file.policy.looks.by_power[2].pays = False
         file.say()
         file.close()
     lines = [line.partition("without): ")[2] for line in said]

@@ -171,7 +171,7 @@ def test_draws_in_small_calls_are_those_of_one_call(
     engine, pair, prompts, plain, tree_config_of, shapes, monkeypatch
 ):
     """The rows of a call are bounded by what vLLM's profile of its sampler has seen."""
-    monkeypatch.setattr("vllm_eagle_pangu.engine.runner.HOLD", 0)
+    monkeypatch.setattr("vllm_eagle_pangu.engine.runner_start.HOLD", 0)
     calls = []
     with engine(pair[0], tree_config_of(pair[1], shapes["wide"]), max_num_seqs=5) as trees:
         sampler = trees.runner.sampler.forward

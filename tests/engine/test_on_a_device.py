@@ -16,6 +16,7 @@ from vllm_eagle_pangu.engine import runner as engine_runner
 from vllm_eagle_pangu.engine import sampling
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+from vllm_eagle_pangu.engine.runner_start import TreeRunnerStart
 from vllm_eagle_pangu.kernels import indices
 from vllm_eagle_pangu.kernels.implementations import Op
 from vllm_eagle_pangu.kernels.tree_prune import cpu_impl
@@ -75,7 +76,7 @@ def move_to_device(runner, patch) -> None:
     """The state of a GPU runner, and a launch for every kernel and every call of vLLM's."""
     state = DeviceState(runner)
     patch.setattr(type(runner), "emits_first", TreeRunnerMixin.emits_first)
-    vllm_runner = behind(TreeRunnerMixin, type(runner))
+    vllm_runner = behind(TreeRunnerStart, type(runner))
     for name in ("_prepare_inputs", "_build_attention_metadata"):
         patch.setattr(vllm_runner, name, state.host_for(getattr(vllm_runner, name)))
     head, step = runner.draft_head, runner.step

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import row_counts
 from vllm_eagle_pangu.core.costs import StepCosts
 from vllm_eagle_pangu.core.policy import TreePolicy
+from vllm_eagle_pangu.core.prices import row_counts
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.engine import forward_profile
 from vllm_eagle_pangu.step.accept import Accepted

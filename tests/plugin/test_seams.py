@@ -150,10 +150,18 @@ def overrides():
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
     from vllm.v1.worker.cpu_worker import CPUWorker
 
-    from vllm_eagle_pangu.engine import attention, cpu_attention, cpu_worker, runner, scheduler
+    from vllm_eagle_pangu.engine import (
+        attention,
+        cpu_attention,
+        cpu_worker,
+        runner,
+        runner_start,
+        scheduler,
+    )
 
     for ours, vllm_s in (
         (runner.TreeRunnerMixin, CPUModelRunner),
+        (runner_start.TreeRunnerStart, CPUModelRunner),
         (cpu_worker.TreeCPUModelRunner, CPUModelRunner),
         (cpu_worker.TreeCPUWorker, CPUWorker),
         (scheduler.TreeScheduler, Scheduler),

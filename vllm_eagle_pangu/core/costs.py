@@ -44,7 +44,9 @@ class StepCosts:
         *("plain", "_plain_rest", "_following"),
         *("forward", "level", "rest"),
     )
-    LEARNT: ClassVar[Sequence[str]] = ("pace", *PARTS, "_shares", "_forward_then", "read_beside")
+    # What else is learnt.
+    BESIDE: ClassVar[Sequence[str]] = ("pace", "_shares", "_forward_then", "read_beside")
+    LEARNT: ClassVar[Sequence[str]] = (*PARTS, *BESIDE)
     ITEMS: ClassVar = {"_shares": (0, (1.0, 1.0, 0))}
 
     def __init__(self) -> None:
@@ -114,7 +116,7 @@ class StepCosts:
     def of_plain(self, batch: int) -> float:
         """Seconds of a step without trees that the drafter misses; 0 where none was seen."""
         seconds = self.plain.of(1, batch, 0) * self._share(batch)
-        return seconds * self.pace.misfit(_kind(batch, trees=False))
+        return seconds * self.pace.misfit(kind_of(batch, trees=False))
 
     def _share(self, batch: int) -> float:
         """As with the nearest batch size of which it is known."""
@@ -157,14 +159,14 @@ class StepCosts:
             if not 1 / DRIFT < self._plain_came < DRIFT:
                 self.plain.doubt(DOUBTED)
                 self._plain_came = 1.0
-            self.pace.saw(seconds, usual, _kind(batch, trees=False), self.plain.memory)
+            self.pace.saw(seconds, usual, kind_of(batch, trees=False), self.plain.memory)
         self.plain.add(features, seconds)
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
         first, row, request, _ = self.of_features()
         seconds = first + row * self.padded(batch + nodes) + request * batch
-        return seconds * self.pace.misfit(_kind(batch, trees=True))
+        return seconds * self.pace.misfit(kind_of(batch, trees=True))
 
     def of_features(self) -> np.ndarray:
         """`[4]` seconds of a forward, by feature."""
@@ -241,7 +243,7 @@ class StepCosts:
             self.forward.add((1, batch, batch, prompts), forward)
         elif drafted > batch / 2 and (prompts or had):
             of_level, of_forward = self.of_level(rows), self.forward.of(1, verified, batch, 0)
-            kind = _kind(batch, trees=True)
+            kind = kind_of(batch, trees=True)
             usual = of_forward * self.pace.misfit(kind) + (self._timed + self._more) * of_level
             usual = (usual + self.of_rest(drafted, width)) / self.pace.now
             levels = self._levels + self._more * of_level
@@ -263,95 +265,15 @@ class StepCosts:
         """Seconds of the forward, with its draws, and of all else."""
         seconds = dict(report.seconds)
         forward = seconds.pop("verify", 0.0) + seconds.pop("draw", 0.0)
-        return forward, _between(report, seconds, forward) + sum(seconds.values())
+        return forward, since_the_last(report, seconds, forward) + sum(seconds.values())
 
 
-class WholeStepCosts(StepCosts):
-    """Seconds of steps whose stages run on a device: the host knows when all is done, no more.
-
-    So a step with trees is one sum, over rows of the forward, padded to the next of `sizes`, and
-    over levels and their rows: `whole`.
-    """
-
-    PARTS = ("plain", "whole")
-    LEARNT = ("pace", *PARTS, "_shares", "_forward_then", "read_beside")
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        # Behind the last one nothing is padded.
-        self.sizes = np.array(sorted(sizes), float)
-        self.whole = Durations(6, self.pace)
-        self._plain_rest = self.plain
-        self._below = 0
-
-    @property
-    def known(self) -> int:
-        """See `StepCosts`."""
-        return self.whole.known
-
-    def of_features(self) -> np.ndarray:
-        """See `StepCosts`; with all that does not depend on levels."""
-        return self.whole.each[:4]
-
-    def padded(self, rows: np.ndarray) -> np.ndarray:
-        """See `StepCosts`."""
-        padded = np.append(self.sizes, np.inf)[np.searchsorted(self.sizes, rows)]
-        return np.where(np.isfinite(padded), padded, rows)
-
-    def of_level(self, rows: int) -> float:
-        """See `StepCosts`."""
-        return self.whole.of(0, 0, 0, 0, 1, rows)
-
-    def of_rest(self, trees: int, width: int) -> float:
-        """See `StepCosts`: it is in the forward."""
-        return 0.0
-
-    def of_prompt_row(self, trees: bool) -> float:
-        """See `StepCosts`; what it takes with trees is one with what the drafter takes."""
-        beside = self.whole.of(0, 0, 0, 1, 0, 0)
-        target = self.plain.of(0, 0, 1) or beside
-        return target + trees * self._read_share * max(beside - target, 0.0)
-
-    def drew(self, level: int) -> None:
-        """See `StepCosts`: so many levels are drafted below the first."""
-        self._below = level
-
-    def saw(self, report: StepReport, drafted: int, before: int, width: int) -> float:
-        """See `StepCosts`."""
-        took = sum(self.believed(report)) - self.aside
-        below, self._below, self.aside = self._below, 0, 0.0
-        batch, verified = report.batch, report.batch + report.nodes
-        prompts, had = report.rows - verified, before > batch / 2
-        if not report.nodes and not drafted and not before:
-            self._saw_plain((1, batch, prompts), took)
-        elif drafted > batch / 2 and (prompts or had):
-            rows = float(self.padded(np.array(verified)))
-            features = 1, rows, batch, prompts, below, below * drafted * width
-            reckoned = self.whole.of(*features[:3], 0, *features[4:])
-            kind = _kind(batch, trees=True)
-            usual = reckoned * self.pace.misfit(kind) / self.pace.now
-            if reckoned and not prompts and self.known > ENOUGH:
-                self.pace.saw(took, reckoned, kind, self.whole.memory)
-            self.whole.add(features, took)
-            self.read_beside += prompts
-            if had and self.known > ENOUGH:
-                return usual
-        return 0.0
-
-    @staticmethod
-    def believed(report: StepReport) -> tuple[float, float]:
-        """None, and seconds of all: how long the forward takes is not seen."""
-        seconds = dict(report.seconds)
-        between = _between(report, seconds, sum(seconds.values()) / 2)
-        return 0.0, between + sum(seconds.values())
-
-
-def _kind(batch: int, trees: bool) -> tuple[bool, int]:
+def kind_of(batch: int, trees: bool) -> tuple[bool, int]:
     """Forwards of batches of about one size, with trees, or plain steps."""
     return trees, round(log2(batch))
 
 
-def _between(report: StepReport, seconds: dict[str, float], most: float) -> float:
+def since_the_last(report: StepReport, seconds: dict[str, float], most: float) -> float:
     """Seconds since the step before, out of a report's: the scheduler's. Where they are more than
     `most`, and where prompts are read, nobody may have asked for anything before: then 0."""
     between = seconds.pop("between", 0.0)

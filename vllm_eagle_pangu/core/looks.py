@@ -2,6 +2,8 @@
 """When a batch drafts trees, and when it looks at what steps take with them and without."""
 
 from dataclasses import dataclass
+from math import log2
+from typing import ClassVar
 
 # So much faster trees have to be than plain decoding to be drafted, and to be drafted again: when
 # requests get out of step their prompts come one by one, and the head has to catch up first.
@@ -26,6 +28,9 @@ GOES_ON, NEAR, CHANCE = 8, 0.05, 1.4
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
 UNSURE, TRIAL, SETTLED, TRIED = 1.15, 32, 256, 4096
+# Of about one size are batches that are so near to one, in halvings: requests come and go, and what
+# was decided of them is not decided again whenever one does.
+SAME_SIZE = 0.75
 
 
 def look_steps(batch: int, times: int = 1) -> int:
@@ -135,3 +140,43 @@ class Looks:
         """The rest is over; where trees do not pay it goes on."""
         self.pays, self.tries = True, False
         self.pause = self.plans + TREES_APART[0]
+
+
+class LooksBySize:
+    """Of batches of all sizes, by the power of 2 that they are about."""
+
+    LEARNT = ("by_power",)
+    ITEMS: ClassVar = {"by_power": (0, Looks())}
+
+    def __init__(self) -> None:
+        self.by_power: dict[int, Looks] = {}
+        self._power = 0
+
+    @property
+    def last(self) -> Looks:
+        """Those that were asked for last."""
+        return self.by_power[self._power]
+
+    def of(self, batch: int, known_at_all: bool) -> Looks:
+        """Of batches of about this size. Where trees do not pay for fewer requests, they are not
+        looked at for more at first, as rows are then dearer. `known_at_all`: of other batches it is
+        known what trees of all widths and levels hold."""
+        if abs(log2(batch) - self._power) > SAME_SIZE or not self.by_power:
+            self._power = round(log2(batch))
+        if self._power not in self.by_power:
+            fewer = max((each for each in self.by_power if each < self._power), default=None)
+            if fewer is not None and not self.by_power[fewer].pays:
+                first = Looks.later(batch, self.by_power[fewer].near)
+            else:
+                first = Looks(looks=2 if known_at_all else 1)
+            self.by_power[self._power] = first
+        return self.last
+
+    def decided(self) -> dict[int, bool]:
+        """Whether trees pay, by the numbers of requests, powers of 2, near which there were any."""
+        return {2**power: looks.pays for power, looks in sorted(self.by_power.items())}
+
+    def pays(self, batch: int) -> bool:
+        """What was decided of batches of the nearest size, if anything was."""
+        powers = sorted(self.by_power, key=lambda power: abs(power - log2(batch)))
+        return bool(powers) and self.by_power[powers[0]].pays

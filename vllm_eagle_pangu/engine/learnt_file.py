@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig
 
     from vllm_eagle_pangu.core.policy import TreePolicy
-    from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+    from vllm_eagle_pangu.engine.runner_start import TreeRunnerStart
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -107,7 +107,7 @@ class LearntFile:
             return
         learnt = self.policy.learnt()
         waits = self._writer is not None and self._writer.is_alive()
-        if waits or learnt == self._known or not learnt["_looks_of"]:
+        if waits or learnt == self._known or not self.policy.decided():
             return
         self._known = learnt
         self._writer = Thread(target=self._write, args=[self.path, learnt], daemon=True)
@@ -133,7 +133,7 @@ class LearntFile:
             )
 
 
-def learnt_file(policy: "TreePolicy", runner: "TreeRunnerMixin") -> LearntFile | None:
+def learnt_file(policy: "TreePolicy", runner: "TreeRunnerStart") -> LearntFile | None:
     """Of an engine's policy, read; None where it does not learn."""
     if not isinstance(policy, AdaptiveShapes):
         return None

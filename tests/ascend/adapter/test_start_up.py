@@ -151,6 +151,7 @@ def test_our_methods_stand_before_vllm_ascends_and_those_before_vllms(on_host):
     from vllm_eagle_pangu.engine.ascend import attention, runner, worker
     from vllm_eagle_pangu.engine.attention import TreeAttentionMixin, TreeBuilderMixin
     from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
+    from vllm_eagle_pangu.engine.runner_start import TreeRunnerStart
     from vllm_eagle_pangu.engine.worker import TreeWorkerMixin
 
     orders = [
@@ -172,7 +173,8 @@ def test_our_methods_stand_before_vllm_ascends_and_those_before_vllms(on_host):
     for ours, *behind in orders:
         places = [ours.__mro__.index(c) for c in (ours, *behind)]
         assert places == sorted(places), ours
-    hooks = {name for name in vars(TreeRunnerMixin) if hasattr(NPUModelRunner, name)}
+    ours = vars(TreeRunnerMixin).keys() | vars(TreeRunnerStart).keys()
+    hooks = {name for name in ours if hasattr(NPUModelRunner, name)}
     bypassed = {name for name in hooks if name in vars(runner.TreeNPUModelRunner)}
     # The adapter stands in between where vllm-ascend's order of arguments differs, and to check.
     checked = "initialize_kv_cache"

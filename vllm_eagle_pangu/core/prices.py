@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the time of a step's parts is worth, in tokens."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from vllm_eagle_pangu.core.costs import StepCosts
+
+# A forward of more rows than `FEW` has a multiple of `MULTIPLE`: few numbers, as on a CPU the first
+# matrix product of a number of rows takes several times as long as later ones.
+FEW, MULTIPLE = 16, 8
+
+
+@dataclass
+class Prices:
+    """What trees for a batch are to bring, `rate` tokens per second at a pace of 1; and in tokens
+    what is worth the time of a `row`, of a `level`, and `[nodes + 1] float64` of a forward by its
+    `nodes`."""
+
+    rate: float = 0.0
+    row: float = 0.0
+    level: float = 0.0
+    nodes: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    _few: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, costs: StepCosts, batch: int, width: int, most: int, hoped: float, worth: float
+    ) -> "Prices":
+        """Of `batch` trees so wide with up to `most` nodes in all, of which so many tokens per
+        second are `hoped`, where a second is `worth` so many."""
+        nodes = worth * costs.of_forward(batch, np.arange(most + 1))
+        level = worth * costs.of_level(batch * width)
+        return cls(hoped * costs.pace.now, (nodes[-1] - nodes[0]) / most, level, nodes)
+
+    def by_nodes(self, batch: int, few: bool) -> torch.Tensor:
+        """`nodes`; with `few`, infinite where a forward of so many requests would have one of too
+        many numbers of rows."""
+        if batch not in self._few:
+            rows = batch + np.arange(len(self.nodes))
+            odd = ~np.isin(rows, row_counts(rows[-1])) & few
+            odd[[0, -1]] = False
+            self._few[batch] = torch.from_numpy(np.where(odd, np.inf, self.nodes))
+        return self._few[batch]
+
+
+def row_counts(most: int) -> list[int]:
+    """Numbers of rows, up to `most`, that a host's forwards with trees have."""
+    return [*range(1, min(FEW, most) + 1), *range(FEW + MULTIPLE, most + 1, MULTIPLE)]
