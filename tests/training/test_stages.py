@@ -2,6 +2,8 @@
 """The stages end to end on tiny files: a corpus and a target of our own, a head for a user's."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +152,12 @@ def test_same_contents_are_taken_once_and_sides_follow_names(fake_package):
     assert all(corpus.is_held_out(file.name, 200) for file in held_out)
     assert not any(corpus.is_held_out(file.name, 200) for file in training)
     assert corpus.is_held_out("stdlib/a.py", 1000) and not corpus.is_held_out("stdlib/a.py", 0)
+
+
+def test_a_corpus_with_pip_leaves_setuptools_usable():
+    """Regression: the stages behind it compile, which imports setuptools, and died."""
+    asks = "from vllm_eagle_pangu.training.corpus import package_root; package_root('pip')"
+    subprocess.run([sys.executable, "-c", f"{asks}; import setuptools"], check=True)
 
 
 def test_a_package_that_is_not_installed_is_named():

@@ -15,6 +15,7 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -153,7 +154,9 @@ def package_root(package: str) -> Path:
     """Folder of an installed package, or of the standard library for `"stdlib"`."""
     if package == STDLIB:
         return Path(sysconfig.get_paths()["stdlib"])
-    spec = importlib.util.find_spec(package)
+    # By the paths alone at first: setuptools' finder takes a look for pip for pip's own run, and
+    # cannot be imported from then on, which torch.compile does.
+    spec = PathFinder.find_spec(package) or importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         mend = "install it or take it off the list"
         raise refusal("corpus.packages", package, "is not an installed package", mend)
