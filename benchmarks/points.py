@@ -41,12 +41,27 @@ def points(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[st
     return found
 
 
+def beside_all_plain(turn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows, those of plain engines to the mean of all of these, as others are, not to the first."""
+    ratios = [row["ratios"] for row in turn if row["method"].startswith("plain")]
+    pooled = [*map(geometric_mean, zip(*ratios, strict=True))]
+    found = []
+    for row in turn:
+        if row["method"].startswith("plain"):
+            logs = [log(mine / all_s) for mine, all_s in zip(row["ratios"], pooled, strict=True)]
+            error = stdev(logs) / len(logs) ** 0.5 if len(logs) > 1 else None
+            found.append(row | {"mean": exp(mean(logs)), "error": error})
+        else:
+            found.append(row)
+    return found
+
+
 def best_others(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Lines of a table; none where there is nothing beside adaptive trees and plain decoding."""
     if {row["method"].partition("-")[0] for row in rows} <= {"plain", "adaptive"}:
         return []
     lines, means = [], defaultdict[str, list[float]](list)
-    for turn in by_clients(rows):
+    for turn in map(beside_all_plain, by_clients(rows)):
         for row in turn:
             means[row["method"]].append(row["mean"])
         ours = next(row for row in turn if row["method"].startswith("adaptive"))
