@@ -23,6 +23,7 @@ class Always(AdaptiveShapes):
         super().__init__(SHAPE, OPS)
         self._shared, self._depth = shared, depth
         if not width:
+            # In place, as `sizes` has the same list.
             del self.trees.widths[:-1]
             self.trees.held = self.trees.held[-1:]
 

@@ -14,14 +14,15 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from math import exp, log
+from math import exp
 from pathlib import Path
-from statistics import geometric_mean, mean, stdev
+from statistics import geometric_mean
 from typing import Any
 
 from closed_loop import by_clients, cell
 
 from vllm_eagle_pangu.measure.files import markdown
+from vllm_eagle_pangu.measure.statistics import mean_of
 
 # Less than this of plain decoding's tokens per second is bad, as are first tokens later than this.
 LEAST, LATEST = 0.97, 1.1
@@ -43,14 +44,13 @@ def points(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[st
 
 def beside_all_plain(turn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows, those of plain engines to the mean of all of these, as others are, not to the first."""
-    ratios = [row["ratios"] for row in turn if row["method"].startswith("plain")]
-    pooled = [*map(geometric_mean, zip(*ratios, strict=True))]
+    plain = [row["ratios"] for row in turn if row["method"].startswith("plain")]
+    pooled = [*map(geometric_mean, zip(*plain, strict=True))]
     found = []
     for row in turn:
         if row["method"].startswith("plain"):
-            logs = [log(mine / all_s) for mine, all_s in zip(row["ratios"], pooled, strict=True)]
-            error = stdev(logs) / len(logs) ** 0.5 if len(logs) > 1 else None
-            found.append(row | {"mean": exp(mean(logs)), "error": error})
+            ratios = [mine / all_s for mine, all_s in zip(row["ratios"], pooled, strict=True)]
+            found.append(row | mean_of(ratios))
         else:
             found.append(row)
     return found
@@ -75,11 +75,11 @@ def best_others(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def of_rounds(ratios: Iterable[float]) -> str:
-    logs = [*map(log, ratios)]
-    if len(logs) < 2:
-        return f"{len(logs)} rounds"
-    middle = exp(mean(logs))
-    return f"{middle:.3f} ± {middle * stdev(logs) / len(logs) ** 0.5:.3f} ({len(logs)} rounds)"
+    rounds = [*ratios]
+    if len(rounds) < 2:
+        return f"{len(rounds)} rounds"
+    of = mean_of(rounds)
+    return f"{of['mean']:.3f} ± {of['mean'] * of['error']:.3f} ({len(rounds)} rounds)"
 
 
 def main() -> None:

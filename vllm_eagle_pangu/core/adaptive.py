@@ -260,7 +260,7 @@ class AdaptiveShapes:
         if trees and self._bins and trees[0].max_depth == self.largest.depth:
             # Nobody asked for a level below the last.
             self.costs.drew_last()
-        cost, sizes = self._prices.by_nodes(batch, few=self.on_host), self.sizes
+        cost, sizes = self._prices.by_nodes(batch), self.sizes
         found = []
         pays = self.looks.last.pays
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
@@ -344,9 +344,9 @@ class AdaptiveShapes:
         hoped = speeds.of_trees(batch, width)
         rate = speeds.beside_prompts(speeds.kept.share * hoped, trees=True)
         plain = speeds.beside_prompts(speeds.of_plain(batch), trees=False)
-        most = batch * self.largest.nodes
-        self._prices = Prices.of(costs, batch, width, most, hoped, worth=max(rate, plain))
-        self._prices_of[batch] = self._prices
+        most, worth = batch * self.largest.nodes, max(rate, plain)
+        prices = Prices.of(costs, batch, width, most, hoped, worth, few=self.on_host)
+        self._prices = self._prices_of[batch] = prices
         self._worths, self._bins_below = self.trees.below()
         looks = self._looks(batch)
         if hoped:

@@ -17,33 +17,41 @@ FEW, MULTIPLE = 16, 8
 class Prices:
     """What trees for a batch are to bring, `rate` tokens per second at a pace of 1; and in tokens
     what is worth the time of a `row`, of a `level`, and `[nodes + 1] float64` of a forward by its
-    `nodes`."""
+    `nodes`. `few`: whether forwards are to have few numbers of rows."""
 
     rate: float = 0.0
     row: float = 0.0
     level: float = 0.0
     nodes: np.ndarray = field(default_factory=lambda: np.zeros(1))
-    _few: dict[int, torch.Tensor] = field(default_factory=dict)
+    few: bool = False
+    _by_batch: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, costs: StepCosts, batch: int, width: int, most: int, hoped: float, worth: float
+        cls,
+        costs: StepCosts,
+        batch: int,
+        width: int,
+        most: int,
+        hoped: float,
+        worth: float,
+        few: bool,
     ) -> "Prices":
         """Of `batch` trees so wide with up to `most` nodes in all, of which so many tokens per
         second are `hoped`, where a second is `worth` so many."""
         nodes = worth * costs.of_forward(batch, np.arange(most + 1))
         level = worth * costs.of_level(batch * width)
-        return cls(hoped * costs.pace.now, (nodes[-1] - nodes[0]) / most, level, nodes)
+        return cls(hoped * costs.pace.now, (nodes[-1] - nodes[0]) / most, level, nodes, few)
 
-    def by_nodes(self, batch: int, few: bool) -> torch.Tensor:
-        """`nodes`; with `few`, infinite where a forward of so many requests would have one of too
-        many numbers of rows."""
-        if batch not in self._few:
+    def by_nodes(self, batch: int) -> torch.Tensor:
+        """`nodes`; infinite where a forward of so many requests would have a number of rows that
+        none is to have."""
+        if batch not in self._by_batch:
             rows = batch + np.arange(len(self.nodes))
-            odd = ~np.isin(rows, row_counts(rows[-1])) & few
+            odd = ~np.isin(rows, row_counts(rows[-1])) & self.few
             odd[[0, -1]] = False
-            self._few[batch] = torch.from_numpy(np.where(odd, np.inf, self.nodes))
-        return self._few[batch]
+            self._by_batch[batch] = torch.from_numpy(np.where(odd, np.inf, self.nodes))
+        return self._by_batch[batch]
 
 
 def row_counts(most: int) -> list[int]:

@@ -25,7 +25,7 @@ class TreeSizes:
     def __init__(self, largest: TreeShape, widths: list[int], levels_timed: bool) -> None:
         self.largest, self._widths, self._levels_timed = largest, widths, levels_timed
         # By now, of the trees being drafted, and of those before.
-        self.best = self.now = self.before = largest.width, largest.depth
+        self.best = self.now = self._before = largest.width, largest.depth
         # Whether the trees being drafted have all levels.
         self.whole = True
 
@@ -53,8 +53,8 @@ class TreeSizes:
 
     def stayed(self) -> bool:
         """Asked once of each step: whether trees of this one and of the one before are the best."""
-        stayed = self.now == self.before == self.best
-        self.before = self.now
+        stayed = self.now == self._before == self.best
+        self._before = self.now
         return stayed
 
     def shapes(self) -> list[TreeShape]:

@@ -11,12 +11,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from math import log
 from typing import Any, Protocol
 
 from vllm_eagle_pangu.measure.engine import Engine
 from vllm_eagle_pangu.measure.method import PLAIN, Method
-from vllm_eagle_pangu.measure.statistics import latency, tau
+from vllm_eagle_pangu.measure.statistics import latency, mean_of, tau
 from vllm_eagle_pangu.measure.turns import turns
 
 # Turns of each engine in a round.
@@ -144,7 +143,6 @@ def _rows(
         drafts = [sum(turn["drafts"] for turn in turns_of) for turns_of in of_method]
         accepted = sum(turn["accepted"] for turn in of_all)
         first = [wait for turn in of_all for wait in turn["first"]]
-        spread = statistics.stdev(map(log, ratios)) if len(ratios) > 1 else None
         yield {
             "clients": batch,
             "method": method.name,
@@ -152,8 +150,7 @@ def _rows(
             "ratio": statistics.median(ratios),
             "least": min(ratios),
             "most": max(ratios),
-            "mean": statistics.geometric_mean(ratios),
-            "error": None if spread is None else spread / len(ratios) ** 0.5,
+            **mean_of(ratios),
             "ratios": ratios,
             "drafts": drafts,
             "tau": tau(sum(drafts), accepted),

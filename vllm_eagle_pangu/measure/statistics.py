@@ -3,6 +3,7 @@
 
 import statistics
 from collections.abc import Collection, Iterable, Sequence
+from math import log
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,14 @@ def spread_of(ratios: Collection[float]) -> dict[str, Any]:
         "speedup_min": min(ratios),
         "speedup_max": max(ratios),
     }
+
+
+def mean_of(ratios: Collection[float]) -> dict[str, float | None]:
+    """Columns of ratios round by round: their geometric mean, and the standard error of their
+    logarithms' mean, so a share of it; None of one round."""
+    spread = statistics.stdev(map(log, ratios)) if len(ratios) > 1 else None
+    error = None if spread is None else spread / len(ratios) ** 0.5
+    return {"mean": statistics.geometric_mean(ratios), "error": error}
 
 
 def acceptance_rate(accepted: int, drafts: int, full_drafts: int) -> float | None:

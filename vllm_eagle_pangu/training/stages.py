@@ -34,10 +34,10 @@ def run_stages(config: TrainConfig) -> None:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     folder, seed = Path(config.run_dir), config.seed
-    has_target = config.target_model is not None
     with Ranks.joined(config.device) as ranks:
         if ranks.first and config.corpus is not None:
-            tokenizer = AutoTokenizer.from_pretrained(_target(config)) if has_target else None
+            target = None if config.target_model is None else _target(config)
+            tokenizer = None if target is None else AutoTokenizer.from_pretrained(target)
             prepare_corpus(config.corpus, folder / "corpus", seed, tokenizer)
         if ranks.first and config.target is not None:
             made = folder / "corpus" / TOKENIZER_FOLDER
