@@ -60,8 +60,8 @@ class Machine:
 class Service:
     """B clients that are served in closed loop, by a policy that does not know it is no engine.
 
-    `at`, `last`: `[B]`, where each client's last token lies, and that of its text. `oracle`: of the
-    trees nothing is verified but what will be accepted.
+    `first`, `at`, `last`: `[B]`, where each client's first and last token so far lie, and the last
+    one of its text. `oracle`: of the trees nothing is verified but what will be accepted.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Service:
 
     def become(self, batch: int) -> None:
         """So many clients from now on, none of whom was here before."""
-        self.at, self.last = np.zeros(batch, int), np.full(batch, -1)
+        self.first, self.at, self.last = (np.full(batch, at) for at in (0, 0, -1))
         self.trees: TreeBatch | None = None
         self.drafted = np.zeros(0, int)
 
@@ -87,7 +87,8 @@ class Service:
         """Verify the trees of the last step, draft the next ones, tell the policy."""
         for client in np.flatnonzero(self.at >= self.last):
             begin, self.last[client] = self.random.choice(self.texts)
-            self.at[client] = self.random.randrange(begin, self.last[client])
+            self.first[client] = self.random.randrange(begin, self.last[client])
+            self.at[client] = self.first[client]
         batch, trees, paths = len(self.at), self.trees, None
         nodes, gained = np.zeros(batch, int), np.ones(batch, int)
         if trees is not None:
@@ -95,7 +96,8 @@ class Service:
             gained[self.drafted] += paths.length.numpy()
             nodes = (paths.length if self.oracle else trees.node_count).numpy()
         rows, takes = batch + int(nodes.sum()), self.machine.takes
-        verified, seconds, asked = len(self.drafted), dict[str, float](), _views(self.drafted)
+        self.committed = self.at - self.first
+        verified, seconds, asked = len(self.drafted), dict[str, float](), self._views(self.drafted)
         forward = rows, batch, int(np.count_nonzero(nodes))
         if verified:
             seconds["verify"] = takes("forward", *forward)
@@ -119,6 +121,14 @@ class Service:
         draws = behind.masked_fill(ended, -1).gather(1, trees.depth)
         return OPS.tree_accept(trees.tokens, trees.parent, trees.valid, draws, SHAPE.depth)
 
+    def _views(self, clients: np.ndarray) -> list[RequestView]:
+        """Of clients, whose requests are known by where they began."""
+        found = []
+        for client in clients:
+            name, committed = f"{client} {self.first[client]}", int(self.committed[client])
+            found.append(RequestView(name, committed, committed + 1, 99, False, True))
+        return found
+
     def _rests(self, policy: TreePolicy) -> bool:
         if self.further:
             self.further, self.unasked = self.further - 1, self.unasked + 1
@@ -130,7 +140,7 @@ class Service:
     def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> int:
         """How many trees were drafted; those without nodes are not verified."""
         able = np.flatnonzero(self.at < self.last)
-        views = _views(able)
+        views = self._views(able)
         rests = self.trees is None and self._rests(policy)
         plan = [None] * len(views) if rests or not views else policy.plan(views)
         chosen = [shape is not None for shape in plan]
@@ -158,7 +168,7 @@ class Service:
         nodes = min(shape.nodes, of_levels.stop)
         candidates = [values[:, of_levels] for values in (tokens, score, parent)]
         trees = OPS.tree_build(roots, *candidates, width, depth, nodes)
-        asked = [_views(self.drafted)]
+        asked = [self._views(self.drafted)]
         (kept,) = policy.keep([TreeBatch.of(trees, depth)], asked, len(self.at))
         with_nodes = np.flatnonzero(kept.node_count)
         if len(with_nodes):
@@ -229,7 +239,3 @@ def settled(
 ) -> float:
     """Tokens per second after a third of the steps."""
     return speed(course(recorded, batch, policy, oracle=oracle), STEPS // 3, STEPS)
-
-
-def _views(clients: np.ndarray) -> list[RequestView]:
-    return [RequestView(str(client), 0, 0, 99, False, True) for client in clients]

@@ -47,6 +47,11 @@ def asked(trees: TreeBatch | None, temperature: float = 0.0) -> list[RequestView
     return [RequestView(str(row), 0, 0, 99, False, True, temperature) for row in range(count)]
 
 
+def standing(count: int) -> list[RequestView]:
+    """Requests that have been there for a while."""
+    return [RequestView(str(row), 99, 100, 99, False, True) for row in range(count)]
+
+
 def keep(policy: TreePolicy, trees: Sequence[TreeBatch], batch: int) -> Sequence[TreeBatch]:
     return policy.keep(trees, [asked(each) for each in trees], batch)
 
@@ -117,7 +122,7 @@ def test_what_is_kept_are_trees_of_the_likeliest_nodes(seed):
     policy.costs.expect(16, 0.02)
     policy.costs.plain.expect((1, 3, 0), float(policy.costs.of_forward(3, np.zeros(1))[0]))
     tree = random_trees(seed, batch=3)
-    policy.plan([None] * 3)
+    policy.plan(standing(3))
     (kept,) = keep(policy, [tree], 3)
     kept.check()
     every = -np.sort(-chances(tree)[:, 1:].ravel())
@@ -141,7 +146,7 @@ def test_steps_teach_what_they_take_where_some_trees_have_no_nodes():
     paths = tree_accept(tree.tokens, tree.parent, tree.valid, tree.tokens.roll(-1, dims=1), 3)
     with_trees = []
     while len(with_trees) < 15:
-        with_trees.append(all(policy.plan([None] * 4)))
+        with_trees.append(all(policy.plan(standing(4))))
         nodes = 0
         if with_trees[-1]:
             keep(policy, [random_trees(0, batch=4)], 4)
@@ -209,7 +214,7 @@ class WideSteps:
     def step(self, batch: int) -> TreeShape | None:
         """What was planned for each request."""
         likely = [0.9, 0.03, 0.03, 0.03]
-        shape, *_ = [None] if self.policy.rests(batch) else self.policy.plan([None] * batch)
+        shape, *_ = [None] if self.policy.rests(batch) else self.policy.plan(standing(batch))
         seconds, tree, paths, rows = {"verify": 0.02}, None, None, batch
         if shape is not None:
             began, depth, said = self.now, 1, np.log(likely[: shape.width])
@@ -272,7 +277,7 @@ class OnADevice:
             paths = tree_accept(tree.tokens, tree.parent, tree.valid, torch.tensor(draws), 3)
             rows += int(tree.node_count.sum())
         seconds = {"verify": 0.001, "other": 0.02 + self.row * self._padded(rows)}
-        shape, *_ = [None] if not tree and self.policy.rests(2) else self.policy.plan([None] * 2)
+        shape, *_ = [None] if not tree and self.policy.rests(2) else self.policy.plan(standing(2))
         self.tree = None
         if shape is not None:
             for level in range(1, shape.depth):
@@ -314,10 +319,10 @@ class DearTrees:
         self.policy, self.nodes = AdaptiveShapes(SHAPE, OPS), 0
         self.widths: list[int] = []
 
-    def step(self, batch: int) -> str:
-        """What was planned."""
+    def step(self, batch: int, requests: Sequence[RequestView] = ()) -> str:
+        """What was planned for a batch, of these `requests`."""
         rests = not self.nodes and self.policy.rests(batch)
-        plan = [] if rests else self.policy.plan([None] * batch)
+        plan = [] if rests else self.policy.plan(requests or standing(batch))
         drafted = sum(map(bool, plan))
         self.widths += [shape.width for shape in plan[:1] if shape]
         seconds = {"verify": 0.01, "grow": 1.0 if drafted else 0.0}
@@ -360,7 +365,7 @@ def test_requests_that_come_and_go_are_no_reason_to_reckon_anew():
         seconds = {"verify": 0.01, "grow": 0.001}
         of_trees = asked(tree), [], tree, paths
         policy.observe(StepReport(batch, batch + nodes, *of_trees, seconds, nodes))
-        planned.append(all(policy.plan([None] * batch)))
+        planned.append(all(policy.plan(standing(batch))))
         tree = keep(policy, [chains(policy, batch)], batch)[0] if planned[-1] else None
     assert sum(planned[300:]) > 250
     assert len([step for step in counted if step >= 300]) < 300 / 8
@@ -386,6 +391,28 @@ def test_far_from_paying_the_drafter_rests_and_follows_again_before_the_next_loo
     assert set(planned[: FOLLOWED - 1]) == {"none"} and "trees" in planned
 
 
+def test_behind_a_rest_nobody_waits_for_a_drafter_that_knows_all_requests():
+    """Regression: requests that came behind a rest went without trees for as many steps as those
+    whose tokens the drafter had missed."""
+
+    def rested() -> DearTrees:
+        steps = DearTrees()
+        while steps.step(4) != "rest":
+            continue
+        return steps
+
+    begun = [request._replace(id=f"new {request.id}", committed=0) for request in standing(2)]
+    one_before = [standing(1)[0], begun[0]]
+    for requests, waits in ((begun, LOOK_AT_PLAIN), (one_before, FOLLOWED - 1)):
+        steps = rested()
+        assert [steps.step(2, requests) for _ in range(waits)] == ["none"] * waits
+        assert steps.step(2, requests) == "trees"
+    # Once those who were there before have gone, nobody waits any longer.
+    steps = rested()
+    assert {steps.step(2, one_before) for _ in range(LOOK_AT_PLAIN + 4)} == {"none"}
+    assert [steps.step(2, begun) for _ in range(LOOK_AT_PLAIN + 1)][-1] == "trees"
+
+
 def test_half_of_every_fourth_look_is_at_narrower_trees():
     """The others are as wide as trees would be, but for a step now and then."""
     steps, narrow = DearTrees(), []
@@ -406,7 +433,7 @@ def test_a_forward_of_many_rows_has_a_number_of_them_that_comes_often(batch):
     counts = set()
     for dear in np.linspace(0.05, 0.9, 40):
         policy = AdaptiveShapes(SHAPE, OPS)
-        policy.plan([None] * batch)
+        policy.plan(standing(batch))
         policy._prices.nodes = dear * np.arange(5 * batch + 1)
         (kept,) = keep(policy, [tree], batch)
         counts.add(int(kept.node_count.sum()))
@@ -579,7 +606,7 @@ def test_a_step_that_hangs_was_to_emit_no_more_than_others():
 def test_trees_of_a_drafter_that_asks_nothing_are_kept_and_learnt_from_too():
     policy = AdaptiveShapes(SHAPE, OPS)
     for seed in range(8):
-        policy.plan([None] * 3)
+        policy.plan(standing(3))
         trees = [random_trees(seed, batch=1), random_trees(seed, batch=2, rows=4)]
         kept = keep(policy, trees, 3)
         assert [tree.batch_size for tree in kept] == [1, 2]
@@ -872,7 +899,7 @@ class ChainSteps:
         """What was planned, the seconds, and those of plain decoding for as many tokens."""
         self.count += 1
         rests, batch = self.policy.rests(self.batch), self.batch
-        shape, *_ = [None] if rests else self.policy.plan([None] * batch)
+        shape, *_ = [None] if rests else self.policy.plan(standing(batch))
         tree = paths = None
         prompts, seconds = 0, {}
         if self.count % 4 == 0:
@@ -1076,7 +1103,7 @@ def test_what_is_believed_of_a_batch_can_be_asked():
     policy = AdaptiveShapes(CHAIN, OPS)
     assert policy.account(4) == Account(False, *[0.0] * 7)
     for _ in range(100):
-        (shape,) = policy.plan([None])
+        (shape,) = policy.plan(standing(1))
         seconds, tree, paths, rows = {"verify": 0.02}, None, None, 1
         if shape is not None:
             (tree,) = keep(policy, [chains(policy, 1)], 1)

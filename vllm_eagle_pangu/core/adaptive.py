@@ -94,6 +94,8 @@ class AdaptiveShapes:
         # Plans since the drafter last missed what a step committed, in how many of them somebody
         # was to have trees, and up to which plan it is to know what is committed.
         self._followed, self._drafting, self._wanted = FOLLOWED, 0, FOLLOWED
+        # Requests of which it missed something before.
+        self._missed = frozenset[str]()
         # Whether there can be a rest, and the looks that go on.
         self._may_rest = False
         self._look: Looks | None = None
@@ -177,7 +179,9 @@ class AdaptiveShapes:
             self._wanted = self._plans + self._drafting
         self._drafted = 0
         self._followed += 1
-        if looks.drafts and self._followed < FOLLOWED and not at_plain:
+        if self._followed == 1:
+            self._missed = frozenset(each.id for each in requests if each.committed)
+        if looks.drafts and self._follows(requests) and not at_plain:
             # Trees of a head that knows the last few tokens alone would say little of it. The first
             # steps in which it follows are the look at plain ones.
             return [None] * batch
@@ -199,6 +203,11 @@ class AdaptiveShapes:
         self._drafted = batch
         looks.trees += batch
         return [self.sizes.shape] * batch
+
+    def _follows(self, requests: Sequence[RequestView]) -> bool:
+        """Whether the drafter is still to follow somebody, whose tokens it missed, for a while."""
+        missed = self._missed
+        return self._followed < FOLLOWED and any(each.id in missed for each in requests)
 
     def _due(self, every: int) -> bool:
         """Whether what is done every so many plans is; not with trees of another size."""
