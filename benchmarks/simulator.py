@@ -60,8 +60,9 @@ class Machine:
 class Service:
     """B clients that are served in closed loop, by a policy that does not know it is no engine.
 
-    `first`, `at`, `last`: `[B]`, where each client's first and last token so far lie, and the last
-    one of its text. `oracle`: of the trees nothing is verified but what will be accepted.
+    `first`, `at`, `last`: `[B]`, where each client's first token lies, its last one so far, and the
+    last one of its text; `committed: [B]`, how many it had before the step. `oracle`: of the trees
+    nothing is verified but what will be accepted.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class Service:
 
     def become(self, batch: int) -> None:
         """So many clients from now on, none of whom was here before."""
-        self.first, self.at, self.last = (np.full(batch, at) for at in (0, 0, -1))
+        self.first, self.at, self.committed = (np.zeros(batch, int) for _ in range(3))
+        self.last = np.full(batch, -1)
         self.trees: TreeBatch | None = None
         self.drafted = np.zeros(0, int)
 

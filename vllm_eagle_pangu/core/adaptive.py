@@ -94,7 +94,8 @@ class AdaptiveShapes:
         # Plans since the drafter last missed what a step committed, in how many of them somebody
         # was to have trees, and up to which plan it is to know what is committed.
         self._followed, self._drafting, self._wanted = FOLLOWED, 0, FOLLOWED
-        # Requests of which it missed something before.
+        # Requests of which it may have missed something: of those that could be drafted for when it
+        # began to follow, all but new ones; a prefix from the cache may be a missed one.
         self._missed = frozenset[str]()
         # Whether there can be a rest, and the looks that go on.
         self._may_rest = False
