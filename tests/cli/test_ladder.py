@@ -210,20 +210,6 @@ def test_an_ascendc_op_that_cann_has_is_named(monkeypatch, tmp_path):
 # ---- the report ----
 
 
-def test_a_report_names_no_folder_host_or_address_of_this_machine(monkeypatch):
-    monkeypatch.setattr(report.socket, "gethostname", lambda: "build-7")
-    said = {
-        f"in {ROOT}/kernels/x.py": "in {source}/kernels/x.py",
-        f"{Path.home()}/models": "~/models",
-        "LD_PRELOAD=/opt/a/libx.so:/opt/b/liby.so": "LD_PRELOAD={path}/libx.so:{path}/liby.so",
-        "file:///data/me/log.txt": "file://{path}/log.txt",
-        "tcp://10.1.2.3:5000 on build-7": "tcp://{address}:5000 on {host}",
-        "https://vllm.ai/en/latest, 70 tokens/s": "https://vllm.ai/en/latest, 70 tokens/s",
-        "torch 2.13.0.1 of build-70": "torch 2.13.0.1 of build-70",
-    }
-    assert {text: report.scrubbed(text) for text in said} == said
-
-
 def test_a_ladder_that_is_broken_off_reports_what_was_seen(monkeypatch, tmp_path):
     def broken_off(*given):
         yield Finding("part", OK, "seen")

@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Markdown file of what the ladder found, and the same as JSON: fit for a public bug report."""
 
-import os
-import re
-import socket
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -13,13 +8,10 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-import vllm_eagle_pangu
 from vllm_eagle_pangu.doctor.finding import NOT_RUN, OK, Finding
 from vllm_eagle_pangu.measure.files import write_json
+from vllm_eagle_pangu.measure.scrubbed import scrubbed
 from vllm_eagle_pangu.tracing.provenance import environment_flags, git_state, versions
-
-_PATH = re.compile(r"(?:(?<![\w/.}~-])|(?<=file://))/(?!/)(?:[^\s/:,;'\"`()]+/)+")
-_ADDRESS = re.compile(r"(?<=//)(?:\d{1,3}\.){3}\d{1,3}|(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
 
 
 def write(found: Sequence[Finding], device: str, out: Path) -> None:
@@ -78,25 +70,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """All to the left: most of it is text."""
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells))
-
-
-def scrubbed(text: str) -> str:
-    """Without paths of this machine, its name, and addresses; a file keeps its own name."""
-    for folder, name in _folders():
-        text = re.sub(rf"{re.escape(folder)}(?![\w.-])", name, text)
-    host = socket.gethostname()
-    if host != "localhost":
-        text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "{host}", text)
-    return _ADDRESS.sub("{address}", _PATH.sub("{path}/", text))
-
-
-def _folders() -> list[tuple[str, str]]:
-    """Known folders and what stands for them, no HTML to Markdown; the longest first."""
-    known = {
-        str(Path(vllm_eagle_pangu.__file__).resolve().parents[1]): "{source}",
-        sys.prefix: "{env}",
-        os.path.realpath(sys.prefix): "{env}",
-        tempfile.gettempdir(): "{tmp}",
-        str(Path.home()): "~",
-    }
-    return sorted((pair for pair in known.items() if len(pair[0]) > 1), key=lambda p: -len(p[0]))

@@ -9,17 +9,23 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_pangu.measure.scrubbed import scrubbed
 from vllm_eagle_pangu.tracing.provenance import provenance
 
 
 def facts() -> dict[str, Any]:
-    """What a figure needs beside it to be believed: date, command, and where it is from."""
+    """What a figure needs beside it to be believed: date, command, and where it is from.
+
+    It names no folder of this machine: results are published.
+    """
     import torch
 
+    found = provenance("cuda" if torch.cuda.is_available() else "cpu")
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
-        **provenance("cuda" if torch.cuda.is_available() else "cpu"),
+        "command": scrubbed(" ".join(sys.argv)),
+        **found,
+        "environment": {name: scrubbed(text) for name, text in found["environment"].items()},
     }
 
 
