@@ -76,9 +76,9 @@ def best_others(
         shares["adaptive of the best other"].append(share)
         plain = [row for row in turn if row["method"].startswith("plain")]
         if best in plain:
-            (twin,) = (row for row in plain if row is not best)
             shares["where a plain engine is, adaptive"].append(share)
-            shares["there the other plain engine"].append(_share(twin, best))
+            others = [_share(row, best) for row in plain if row is not best]
+            shares["there the other plain engine"] += others
         best_of = f"{cell(best)} ({best['method']})"
         lines.append([str(ours["clients"]), best_of, cell(ours), cell(share)])
     middle = geometric_mean(means.pop(ours["method"]))

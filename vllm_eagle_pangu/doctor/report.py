@@ -10,8 +10,8 @@ from pathlib import Path
 
 from vllm_eagle_pangu.doctor.finding import NOT_RUN, OK, Finding
 from vllm_eagle_pangu.measure.files import write_json
-from vllm_eagle_pangu.measure.scrubbed import scrubbed
-from vllm_eagle_pangu.tracing.provenance import environment_flags, git_state, versions
+from vllm_eagle_pangu.measure.scrubbed import scrubbed, scrubbed_environment
+from vllm_eagle_pangu.tracing.provenance import git_state, versions
 
 
 def write(found: Sequence[Finding], device: str, out: Path) -> None:
@@ -22,7 +22,7 @@ def write(found: Sequence[Finding], device: str, out: Path) -> None:
         "device": device,
         "versions": versions(),
         "commit": git and f"{git['commit'][:12]}{' with changes' if git['dirty'] else ''}",
-        "environment": {name: scrubbed(text) for name, text in environment_flags().items()},
+        "environment": scrubbed_environment(),
     }
     clean = [
         replace(one, text=scrubbed(one.text), mend=scrubbed(one.mend), log=scrubbed(one.log))

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_pangu.measure.scrubbed import scrubbed
+from vllm_eagle_pangu.measure.scrubbed import scrubbed, scrubbed_environment
 from vllm_eagle_pangu.tracing.provenance import provenance
 
 
@@ -20,12 +20,11 @@ def facts() -> dict[str, Any]:
     """
     import torch
 
-    found = provenance("cuda" if torch.cuda.is_available() else "cpu")
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": scrubbed(" ".join(sys.argv)),
-        **found,
-        "environment": {name: scrubbed(text) for name, text in found["environment"].items()},
+        **provenance("cuda" if torch.cuda.is_available() else "cpu"),
+        "environment": scrubbed_environment(),
     }
 
 

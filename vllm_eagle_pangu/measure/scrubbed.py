@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import vllm_eagle_pangu
+from vllm_eagle_pangu.tracing.provenance import environment_flags
 
 _PATH = re.compile(r"(?:(?<![\w/.}~-])|(?<=file://))/(?!/)(?:[^\s/:,;'\"`()]+/)+")
 _ADDRESS = re.compile(r"(?<=//)(?:\d{1,3}\.){3}\d{1,3}|(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
@@ -22,6 +23,11 @@ def scrubbed(text: str) -> str:
     if host != "localhost":
         text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "{host}", text)
     return _ADDRESS.sub("{address}", _PATH.sub("{path}/", text))
+
+
+def scrubbed_environment() -> dict[str, str]:
+    """`environment_flags`, fit to be published."""
+    return {name: scrubbed(text) for name, text in environment_flags().items()}
 
 
 def _folders() -> list[tuple[str, str]]:
