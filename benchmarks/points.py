@@ -5,21 +5,23 @@
 
 Of each result of `closed_loop.py --also plain-2`, by the number of clients: adaptive trees' mean
 ratio, their first tokens (99 %) to the mean of both plain engines', and the second plain engine's
-of both, to the first one's; then its rounds at points where trees hardly pay, with drafts and
-without. Where there are other ways, too: the best of these and of both plain engines, and adaptive
-trees' share of it, round by round. At last how many of all points are bad, and where a plain engine
-is best, at how many the other one is.
+of both, to the first one's; in the last line the means, and first tokens of all numbers of clients
+together. Errors of first tokens are those of answers drawn anew from all there were. Then its
+rounds at points where trees hardly pay, with drafts and without. Where there are other ways, too:
+the best of these and of both plain engines, and adaptive trees' share of it, round by round. At
+last how many of all points are bad, and where a plain engine is best, at how many the other one is.
 """
 
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import numpy as np
 from closed_loop import by_clients, cell
 
 from vllm_eagle_pangu.measure.files import markdown
@@ -29,18 +31,54 @@ from vllm_eagle_pangu.measure.statistics import mean_of
 LEAST, LATEST = 0.97, 1.1
 # At points below this trees hardly pay; a round with no more drafts than this has none.
 HARDLY, NONE = 1.1, 2
+# How often answers are drawn anew.
+DRAWN = 1000
 
 
 def points(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
     """(adaptive trees, plain decoding once more, first tokens of the one and of the other)."""
     found = []
-    for plain, *others in by_clients(rows):
-        of = {row["method"].partition("-")[0]: row for row in others}
-        trees, again = of["adaptive"], of["plain"]
-        first, once_more = plain["ttft_p99_ms"], again["ttft_p99_ms"]
-        late = trees["ttft_p99_ms"] / geometric_mean((first, once_more)), once_more / first
-        found.append((trees, again, late))
+    for turn in by_clients(rows):
+        of = _apart(turn)
+        found.append((of["adaptive"], of["again"], _late(of)))
     return found
+
+
+def _apart(turn: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    plain, *others = turn
+    of = {row["method"].partition("-")[0]: row for row in others}
+    return {"plain": plain, "again": of["plain"], "adaptive": of["adaptive"]}
+
+
+def _late(of: Mapping[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """First tokens (99 %), as `mean_of` has ratios: adaptive trees' to both plain engines', and the
+    second one's to the first's; with an error where all of them were saved."""
+    waits = {name: waits_of([row]) for name, row in of.items()}
+    if all(map(len, waits.values())):
+        return later(waits)
+    first, again, trees = (of[name]["ttft_p99_ms"] for name in ("plain", "again", "adaptive"))
+    return mean_of([trees / geometric_mean((first, again))]), mean_of([again / first])
+
+
+def waits_of(rows: Iterable[dict[str, Any]]) -> np.ndarray:
+    """`[n]`: milliseconds of all first tokens of these rows; none of older results."""
+    return np.array([wait for row in rows for waits in row.get("first_ms", []) for wait in waits])
+
+
+def later(waits: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """See `_late`."""
+    draws = np.random.default_rng(0)
+    ends, spread = {}, {}
+    for name, all_s in waits.items():
+        ends[name] = np.log(np.percentile(all_s, 99))
+        others = draws.choice(all_s, (DRAWN, len(all_s)))
+        spread[name] = np.log(np.percentile(others, 99, axis=1))
+
+    def one(to: Callable[[Mapping[str, Any]], Any]) -> dict[str, Any]:
+        return {"mean": exp(to(ends)), "error": float(to(spread).std())}
+
+    trees = one(lambda of: of["adaptive"] - (of["plain"] + of["again"]) / 2)
+    return trees, one(lambda of: of["again"] - of["plain"])
 
 
 def beside_all_plain(turn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -108,6 +146,13 @@ def below(rows: Sequence[dict[str, Any]]) -> str:
     return f"of {len(rows)} points: below {LEAST} {bad}, by an error {surely}"
 
 
+def beyond(late: Sequence[dict[str, Any]]) -> str:
+    """How many first tokens come too late, and how many of them by more than an error."""
+    bad = sum(row["mean"] > LATEST for row in late)
+    surely = sum(row["mean"] * exp(-(row["error"] or 0)) > LATEST for row in late)
+    return f"first tokens beyond {LATEST} {bad}, by an error {surely}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", type=Path, nargs="+")
@@ -118,13 +163,23 @@ def main() -> None:
         found = points(rows)
         everything += found
         lines = [
-            [str(trees["clients"]), cell(trees), f"{late[0]:.2f}", cell(again), f"{late[1]:.2f}"]
+            [str(trees["clients"]), cell(trees), cell(late[0]), cell(again), cell(late[1])]
             for trees, again, late in found
         ]
         columns = zip(
-            *((t["mean"], late[0], a["mean"], late[1]) for t, a, late in found), strict=True
+            *((t, late[0], a, late[1]) for t, a, late in found),
+            strict=True,
         )
-        lines.append(["geometric mean", *(f"{geometric_mean(each):.2f}" for each in columns)])
+        means = [f"{geometric_mean([each['mean'] for each in column]):.2f}" for column in columns]
+        lines.append(["geometric mean", *means])
+        of_all = defaultdict[str, list[dict[str, Any]]](list)
+        for turn in by_clients(rows):
+            for name, row in _apart(turn).items():
+                of_all[name].append(row)
+        together = {name: waits_of(some) for name, some in of_all.items()}
+        if all(map(len, together.values())):
+            late = later(together)
+            lines.append(["all first tokens", "", cell(late[0]), "", cell(late[1])])
         hardly = [
             one
             for trees, *_ in found
@@ -141,8 +196,8 @@ def main() -> None:
             print(markdown(["clients", "best other", "adaptive", "of it"], others), "\n")
     for name, place in (("adaptive", 0), ("plain once more", 1)):
         rows = [point[place] for point in everything]
-        late = sum(point[2][place] > LATEST for point in everything)
-        print(f"{name}, {below(rows)}; first tokens beyond {LATEST} {late}")
+        late = [point[2][place] for point in everything]
+        print(f"{name}, {below(rows)}; {beyond(late)}")
     for name, some in of_best.items():
         print(f"{name}, {below(some)}")
 

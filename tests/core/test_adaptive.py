@@ -16,6 +16,7 @@ from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
     GOES_ON,
+    HOPELESS,
     LOOK_AT_PLAIN,
     LOOK_AT_TREES,
     TREES,
@@ -956,6 +957,43 @@ def test_a_look_at_trees_that_nearly_pay_goes_on(level, goes_on):
     trees = sum(shape is not None for shape in planned)
     assert TREES < trees <= GOES_ON * TREES if goes_on else trees == TREES
     assert not steps.policy.account(1).pays
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_head_that_is_never_right_is_given_up_soon_and_looked_at_again(batch):
+    """Regression: an engine that knew nothing looked at 50 trees of one client's, with whatever the
+    head says as its chances, a sixth of its first few seconds."""
+    steps = ChainSteps(0.002, chance=0.0, batch=batch)
+    planned = [steps.step()[0] is not None for _ in range(1200)]
+    looks = [len(list(run)) for drafted, run in itertools.groupby(planned) if drafted]
+    assert len(looks) > 1
+    assert max(looks) <= max(HOPELESS // batch, LOOK_AT_TREES)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+@pytest.mark.parametrize("row", [0.0005, 0.002])
+def test_a_head_that_becomes_right_is_found_out(batch, row):
+    """Regression: where no node was believed in none was verified, so that nothing was learnt of
+    texts of which the head knows more, for good."""
+    steps = ChainSteps(row / batch, chance=0.0, batch=batch)
+    for _ in range(1000):
+        steps.step()
+    assert not steps.policy.account(batch).pays
+    steps.chance = 0.9
+    for _ in range(2 * steps.policy.looks.last.pause):
+        steps.step()
+    assert steps.policy.account(batch).pays
+
+
+@pytest.mark.parametrize(("chances", "deeper"), [([1e-4, 1e-3], False), ([1e-4, 0.1], True)])
+def test_below_nodes_without_a_chance_no_look_drafts_a_level(chances, deeper):
+    """Regression: a look at trees of all levels drafted five of a head that gives all tokens about
+    as much."""
+    policy = AdaptiveShapes(SHAPE, OPS)
+    while policy.plan(standing(2))[0] is None:
+        policy.observe(StepReport(2, 2, [], [], None, None, {"verify": 0.02}, 0))
+    assert policy.sizes.whole
+    assert policy.deepen(1, torch.tensor(chances).log()[:, None]) is deeper
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8, 32, 256])

@@ -55,6 +55,8 @@ def test_engines_take_turns_and_ratios_are_within_a_round(loops, ramp):
     # Two tokens of a client a step.
     assert narrow["drafts"] == [narrow["answers"] // 2 * 3] * 2 and plain["drafts"] == [0, 0]
     assert narrow["ttft_ms"] == pytest.approx(200)
+    assert [*map(len, narrow["first_ms"])] == [narrow["answers"] // 2] * 2
+    assert {wait for of_round in narrow["first_ms"] for wait in of_round} == {200.0}
     said = "".join(loops[0].llm.diary)
     first = "p" if warm else ""
     assert said[: len(first)] == first, "what plain decoding emits is a round's tokens"

@@ -220,7 +220,8 @@ class AdaptiveShapes:
 
     def _goes_on(self, looks: Looks, batch: int) -> bool:
         """Whether trees are looked at; a look that ends is reckoned with."""
-        if looks.plans < look_steps(batch):
+        hopeless = looks.give_up()
+        if looks.plans < look_steps(batch) and not hopeless:
             return True
         if not looks.looking:
             return False
@@ -254,7 +255,8 @@ class AdaptiveShapes:
         bins = [bin_of(sum(map(exp, row))) for row in score.tolist()]
         self._bins.append(bins)
         if self.sizes.whole:
-            return True
+            # Below nodes without a chance there are none with one.
+            return min(bins) < bin_of(0.0)
         gain = 0.0
         for _ in range(level, self.largest.depth):
             gain += sum([self._worths[each] for each in bins]) - self._prices.level
@@ -276,6 +278,9 @@ class AdaptiveShapes:
         # One batch of trees, as they were planned in one shape, unless the drafter cannot.
         for drafted, whose in zip(trees, requests, strict=True):
             tree = drafted.to(HOST)
+            if self._look is not None:
+                # One each is verified at any price: what is believed may be wrong by now.
+                cost = cost.clamp(min=float(cost[tree.batch_size :].min()))
             pruned, chance = self.ops.tree_prune(tree, _kinds(whose), self.belief, cost)
             often = pays and self.trees.known >= TREES
             if sizes.now == sizes.best and (not often or self._due(REMEMBERED)):
@@ -316,6 +321,10 @@ class AdaptiveShapes:
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self.speeds.count(emitted, prompts)
         if self._look is not None:
+            if tree is not None and paths is not None:
+                missed = tree.valid[:, 1:].any(dim=1) & (paths.length == 0)
+                self._look.misses += int(missed.sum())
+            self._look.hits += accepted
             self._look.lost += self._lost(report, emitted, prompts)
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
         rate = self._prices.rate

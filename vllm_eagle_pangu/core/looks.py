@@ -28,6 +28,9 @@ GOES_ON, NEAR, CHANCE = 8, 0.05, 1.4
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
 UNSURE, TRIAL, SETTLED, TRIED = 1.15, 32, 256, 4096
+# A look is over of which so many trees hit nothing, and none anything: of a head whose trees pay
+# one in four hits at the least, and what it misses is looked for again before long.
+HOPELESS = 12
 # Of about one size are batches that are so near to one, in halvings: requests come and go, and what
 # was decided of them is not decided again whenever one does.
 SAME_SIZE = 0.75
@@ -64,6 +67,11 @@ class Looks:
     unsure: bool = False
     tries: bool = False
     try_from: int = 0
+    # Since the last look began, drafted tokens that were accepted, and trees that hit nothing; and
+    # whether it ended by that.
+    hits: int = 0
+    misses: int = 0
+    hopeless: bool = False
 
     @classmethod
     def later(cls, batch: int, near: bool) -> "Looks":
@@ -87,6 +95,7 @@ class Looks:
             return False
         self.plans, self.lost, self.looks = 0, 0.0, self.looks + 1
         self.plain_plans, self.tries = 0, False
+        self.hits, self.misses, self.hopeless = 0, 0, False
         self.trees = self.trees // 2 if self.vain else 0
         return True
 
@@ -106,12 +115,20 @@ class Looks:
         widest, half as they are by now, or as narrow as may be where these are the widest."""
         return self.looking and self.plans <= look_steps(batch) and self.looks % LOOK_AT_ALL == 1
 
+    def give_up(self) -> bool:
+        """Whether so many trees hit nothing that the look at them ends: none pays till the next."""
+        long_enough = self.plans >= LOOK_AT_PLAIN + LOOK_AT_TREES
+        if self.looking and long_enough and not self.hits and self.misses >= HOPELESS:
+            self.hopeless, self.pays, self.near = True, False, False
+        return self.hopeless
+
     def judge(self, rate: float, plain: float, drifted: bool) -> None:
         """Tokens per second are to be `rate` with trees, and `plain` without; `drifted`: plain
         steps may take another time by now than when these were looked at."""
-        self.pays = not self.tries and rate > plain * (AHEAD if self.pays else AHEAD_AGAIN)
+        waits = self.tries or self.hopeless
+        self.pays = not waits and rate > plain * (AHEAD if self.pays else AHEAD_AGAIN)
         left = max(NEAR, CHANCE / max(self.trees, 1) ** 0.5) / (2 if self.vain else 1)
-        self.near = rate * (1 + left) > plain
+        self.near = not self.hopeless and rate * (1 + left) > plain
         self.unsure = rate < plain * UNSURE
         least, most = PLAIN_APART
         lost = 0 if drifted else LOOK_AT_PLAIN * (1 - plain / rate)

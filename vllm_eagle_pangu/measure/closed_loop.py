@@ -94,7 +94,8 @@ def measure(
     `ratios` round by round: to plain decoding, or, where it is there more than once, to the
     geometric mean of all that are; of these themselves, to the first. `ratio` is their median,
     `mean` the geometric one, and `error` the standard error of their logarithms' mean, so a share
-    of `mean`; None of one round. `drafts`: how many trees or chains a round took.
+    of `mean`; None of one round. `drafts`: how many trees or chains a round took. `first_ms`: how
+    long each first token took, by round.
 
     `ramp`: a round has all numbers of clients, one after the other, and counts; rows come with the
     last one's end. Otherwise the rounds of a number come one after the other, and its first one
@@ -142,7 +143,8 @@ def _rows(
         of_all = [turn for turns_of in of_method for turn in turns_of]
         drafts = [sum(turn["drafts"] for turn in turns_of) for turns_of in of_method]
         accepted = sum(turn["accepted"] for turn in of_all)
-        first = [wait for turn in of_all for wait in turn["first"]]
+        waits = [[wait for turn in turns_of for wait in turn["first"]] for turns_of in of_method]
+        first = [wait for of_round in waits for wait in of_round]
         yield {
             "clients": batch,
             "method": method.name,
@@ -156,6 +158,7 @@ def _rows(
             "tau": tau(sum(drafts), accepted),
             **latency("ttft", first),
             "answers": len(first),
+            "first_ms": [[round(1e3 * wait, 1) for wait in of_round] for of_round in waits],
         }
 
 
