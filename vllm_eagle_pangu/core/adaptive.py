@@ -317,9 +317,13 @@ class AdaptiveShapes:
             rows, length = paths.rows.to(HOST), paths.length.to(HOST)
             kinds = _kinds(report.requests)
             self.ops.tally_paths(tree.to(HOST), kinds, rows, length, self.belief, MEMORY)
-            accepted = sum(length.tolist())
+            # Who has come to its last token has no use for more.
+            left = [request.may_emit - 1 for request in report.requests]
+            accepted = sum(map(min, length.tolist(), left))
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self.speeds.count(emitted, prompts)
+        if before:
+            self.speeds.had(before, report.batch)
         if self._look is not None:
             if tree is not None and paths is not None:
                 missed = tree.valid[:, 1:].any(dim=1) & (paths.length == 0)
@@ -361,7 +365,7 @@ class AdaptiveShapes:
                 self.trees.become(*size)
         width = sizes.best[0]
         hoped = speeds.of_trees(batch, width)
-        rate = speeds.beside_prompts(speeds.kept.share * hoped, trees=True)
+        rate = speeds.beside_prompts(speeds.with_trees(batch, width), trees=True)
         plain = speeds.beside_prompts(speeds.of_plain(batch), trees=False)
         most, worth = batch * self.largest.nodes, max(rate, plain)
         prices = Prices.of(costs, batch, width, most, hoped, worth, few=self.on_host)

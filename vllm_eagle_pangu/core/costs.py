@@ -186,12 +186,14 @@ class StepCosts:
 
     def of_prompt_row(self, trees: bool) -> float:
         """Seconds that a token of a prompt adds to a step, with trees or without: the target reads
-        it in both, and as long as it read none without, takes what it takes with them."""
+        it in both, and takes what it does beside trees once enough was read there, as of a rest few
+        steps are told, and at first the long ones of requests that come together."""
         plain, drafter = self.plain.of(0, 0, 1), self.rest.of(0, 0, 0, 1)
+        target, without = self.forward.of(0, 0, 0, 1), self._plain_rest.of(0, 0, 1)
         if plain:
             # All else than the forward takes as much without trees.
-            drafter = max(drafter - self._plain_rest.of(0, 0, 1), 0.0)
-        target = plain or self.forward.of(0, 0, 0, 1)
+            drafter = max(drafter - without, 0.0)
+            target = plain if self.read_beside < READ or not target else target + without
         return target + trees * self._read_share * drafter
 
     @property
