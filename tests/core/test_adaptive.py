@@ -473,6 +473,24 @@ def test_a_plain_step_takes_what_it_would_if_the_drafter_did_not_follow():
     assert costs.of_prompt_row(trees=False) == pytest.approx(0.0001, rel=0.05)
 
 
+def test_verifying_any_node_takes_more_than_its_rows_do():
+    """Regression: that was laid to the rows, each of which was believed twice as dear as it was,
+    in a model whose steps take milliseconds."""
+    costs, random = StepCosts(), np.random.default_rng(0)
+    for turn in range(300):
+        plain = turn % 64 < 8
+        nodes = 0 if plain else int(random.integers(4, 28))
+        seconds = {"verify": 0.003 + 0.001 * (nodes > 0) + 0.0001 * (4 + nodes), "extend": 0.001}
+        tree = None if plain else random_trees(0, batch=4, rows=8)
+        report = StepReport(4, 4 + nodes, asked(tree), [], tree, None, seconds, nodes)
+        costs.saw(report, drafted=0 if plain else 4, before=0 if plain else 4, width=1)
+    costs.solve()
+    none, one, more = costs.of_forward(4, np.array([0, 1, 21])).tolist()
+    assert (more - one) / 20 == pytest.approx(0.0001, rel=0.1)
+    # A part of it is laid to every forward, as nearly all verify nodes.
+    assert 0.0006 < one - none < 0.0011
+
+
 def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
     """As plain steps are few where trees pay: the target reads it in both."""
     costs, tree = StepCosts(), random_trees(0, batch=4, rows=3)

@@ -31,8 +31,9 @@ class StepCosts:
     that it misses takes a share of that: less, as vLLM leaves out more, or up to the drafter's part
     more, where what a server does on the same cores fell beside the drafter, and now falls beside
     the forward. `forward`: of the target, with its logits and draws, by rows and requests, with
-    trees for most or none. With trees for most, `level`: of drafting a level below the first, by
-    rows; `rest`: of all else, by trees and rows of a level.
+    trees for most or none, and more if it verifies any node: that goes another way. With trees for
+    most, `level`: of drafting a level below the first, by rows; `rest`: of all else, by trees and
+    rows of a level.
     Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
     that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
     number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
@@ -52,7 +53,7 @@ class StepCosts:
     def __init__(self) -> None:
         self.pace = Pace()
         # Beside trees of about one size little tells what their rows take.
-        self.forward = Durations(4, self.pace, LONG_MEMORY)
+        self.forward = Durations(5, self.pace, LONG_MEMORY)
         self.level, self.rest = Durations(2, self.pace), Durations(4, self.pace)
         self.plain = Durations(3, self.pace)
         # Of plain steps, all but the forward.
@@ -60,7 +61,7 @@ class StepCosts:
         # The drafter's part of them.
         self._following = Durations(3, self.pace)
         self.clock = time.perf_counter
-        # `[4]`: what forwards took at a pace of 1, by feature, at the last look at plain steps.
+        # `[4]`: as `of_features`, at a pace of 1, as they were at the last look at plain steps.
         self._forward_then = np.zeros(4)
         # Of what was expected of the last plain steps, what they took.
         self._plain_came = 1.0
@@ -86,7 +87,7 @@ class StepCosts:
 
     def expect(self, rows: int, seconds: float) -> None:
         """A forward of so many rows is believed to take `seconds`."""
-        self.forward.expect((1, rows, 0, 0), seconds)
+        self.forward.expect((1, rows, 0, 0, 0), seconds)
 
     def _parts(self) -> Iterator[Durations]:
         return (getattr(self, name) for name in self.PARTS)
@@ -104,7 +105,7 @@ class StepCosts:
     def drifted(self, batch: int) -> bool:
         """Whether a forward with a node for each request takes far more, or less, at one pace than
         when plain steps were last looked at: then these may do so, too."""
-        features = (1, 2 * batch, batch, 0)
+        features = (1, 2 * batch, batch, 1)
         then, now = self._forward_then @ features, self.of_features() @ features / self.pace.now
         return bool(then and not 1 / DRIFT < now / then < DRIFT)
 
@@ -164,13 +165,15 @@ class StepCosts:
 
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
-        first, row, request, _ = self.of_features()
-        seconds = first + row * self.padded(batch + nodes) + request * batch
+        first, row, request, any_node = self.of_features()
+        seconds = (
+            first + row * self.padded(batch + nodes) + request * batch + any_node * (nodes > 0)
+        )
         return seconds * self.pace.misfit(kind_of(batch, trees=True))
 
     def of_features(self) -> np.ndarray:
-        """`[4]` seconds of a forward, by feature."""
-        return self.forward.each
+        """`[4]` seconds of a forward, of each row, of each request, and of verifying any node."""
+        return self.forward.each[:4]
 
     def padded(self, rows: np.ndarray) -> np.ndarray:
         """`[n]`: of how many rows forwards are that have so many to compute."""
@@ -189,7 +192,7 @@ class StepCosts:
         it in both, and takes what it does beside trees once enough was read there, as of a rest few
         steps are told, and at first the long ones of requests that come together."""
         plain, drafter = self.plain.of(0, 0, 1), self.rest.of(0, 0, 0, 1)
-        target, without = self.forward.of(0, 0, 0, 1), self._plain_rest.of(0, 0, 1)
+        target, without = self.forward.of(0, 0, 0, 0, 1), self._plain_rest.of(0, 0, 1)
         if plain:
             # All else than the forward takes as much without trees.
             drafter = max(drafter - without, 0.0)
@@ -242,9 +245,10 @@ class StepCosts:
             self._following.add(features, following)
             self._saw_plain(features, forward + rest)
             self._plain_rest.add(features, rest)
-            self.forward.add((1, batch, batch, prompts), forward)
+            self.forward.add((1, batch, batch, 0, prompts), forward)
         elif drafted > batch / 2 and (prompts or had):
-            of_level, of_forward = self.of_level(rows), self.forward.of(1, verified, batch, 0)
+            of_trees = 1, verified, batch, int(report.nodes > 0)
+            of_level, of_forward = self.of_level(rows), self.forward.of(*of_trees, 0)
             kind = kind_of(batch, trees=True)
             usual = of_forward * self.pace.misfit(kind) + (self._timed + self._more) * of_level
             usual = (usual + self.of_rest(drafted, width)) / self.pace.now
@@ -257,7 +261,7 @@ class StepCosts:
             self.read_beside += prompts
             # Whoever has just come has no tree yet, and of one or two nobody else may have one.
             if had:
-                self.forward.add((1, verified, batch, prompts), forward)
+                self.forward.add((*of_trees, prompts), forward)
                 if self.rest.known > ENOUGH:
                     return usual
         return 0.0

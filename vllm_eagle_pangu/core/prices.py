@@ -41,7 +41,8 @@ class Prices:
         second are `hoped`, where a second is `worth` so many."""
         nodes = worth * costs.of_forward(batch, np.arange(most + 1))
         level = worth * costs.of_level(batch * width)
-        return cls(hoped * costs.pace.now, (nodes[-1] - nodes[0]) / most, level, nodes, few)
+        row = (nodes[-1] - nodes[1]) / max(most - 1, 1)
+        return cls(hoped * costs.pace.now, row, level, nodes, few)
 
     def by_nodes(self, batch: int) -> torch.Tensor:
         """`nodes`; infinite where a forward of so many requests would have a number of rows that

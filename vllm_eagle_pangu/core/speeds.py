@@ -25,8 +25,8 @@ class Account:
 
     Whether trees pay, beside as much of prompts as of late. Of steps that read no prompts, tokens
     per second without and with them, 0 where unknown; seconds of a step without trees, and of one
-    with them: of the target's forward without nodes, a row more, a level below the first, and all
-    else.
+    with them: of the target's forward but for its nodes, a row more, a level below the first, and
+    all else.
     """
 
     pays: bool
@@ -127,14 +127,14 @@ class Speeds:
         """Of steps of so many requests, whose trees are so wide."""
         costs = self.costs
         costs.solve()
-        forward, row = costs.of_forward(batch, np.arange(2)).tolist()
+        one, two = costs.of_forward(batch, np.arange(1, 3)).tolist()
         return Account(
             pays=pays,
             plain_per_s=self.of_plain(batch),
             trees_per_s=self.with_trees(batch, width),
             plain_s=costs.of_plain(batch),
-            forward_s=forward,
-            row_s=row - forward,
+            forward_s=2 * one - two,
+            row_s=two - one,
             level_s=costs.of_level(batch * width),
             rest_s=costs.of_rest(batch, width),
         )

@@ -34,8 +34,8 @@ class WholeStepCosts(StepCosts):
         return self.whole.known
 
     def of_features(self) -> np.ndarray:
-        """See `StepCosts`; with all that does not depend on levels."""
-        return self.whole.each[:4]
+        """See `StepCosts`; with all that does not depend on levels, and always with trees."""
+        return np.append(self.whole.each[:3], 0.0)
 
     def padded(self, rows: np.ndarray) -> np.ndarray:
         """See `StepCosts`."""
