@@ -279,7 +279,7 @@ class AdaptiveShapes:
         for drafted, whose in zip(trees, requests, strict=True):
             tree = drafted.to(HOST)
             if self._look is not None:
-                # One each is verified at any price: what is believed may be wrong by now.
+                # As many as trees are verified at any price: what is believed may be wrong.
                 cost = cost.clamp(min=float(cost[tree.batch_size :].min()))
             pruned, chance = self.ops.tree_prune(tree, _kinds(whose), self.belief, cost)
             often = pays and self.trees.known >= TREES
