@@ -27,7 +27,7 @@ VAIN = 3
 GOES_ON, NEAR, CHANCE = 8, 0.05, 1.4
 # Where trees are faster by less, the policy rests for `TRIAL` steps, as only these tell what plain
 # decoding takes where nobody follows: behind so many trees, and so many steps apart.
-UNSURE, TRIAL, SETTLED, TRIED = 1.15, 32, 256, 4096
+UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
 # A look is over of which so many trees hit nothing, and none anything: of a head whose trees pay
 # one in four hits at the least, and what it misses is looked for again before long.
 HOPELESS = 12
