@@ -167,16 +167,12 @@ def main() -> None:
             for trees, again, late in found
         ]
         columns = zip(
-            *((t, late[0], a, late[1]) for t, a, late in found),
-            strict=True,
+            *((trees, late[0], again, late[1]) for trees, again, late in found), strict=True
         )
         means = [f"{geometric_mean([each['mean'] for each in column]):.2f}" for column in columns]
         lines.append(["geometric mean", *means])
-        of_all = defaultdict[str, list[dict[str, Any]]](list)
-        for turn in by_clients(rows):
-            for name, row in _apart(turn).items():
-                of_all[name].append(row)
-        together = {name: waits_of(some) for name, some in of_all.items()}
+        turns = [*map(_apart, by_clients(rows))]
+        together = {name: waits_of(turn[name] for turn in turns) for name in turns[0]}
         if all(map(len, together.values())):
             late = later(together)
             lines.append(["all first tokens", "", cell(late[0]), "", cell(late[1])])

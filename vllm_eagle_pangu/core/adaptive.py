@@ -314,20 +314,21 @@ class AdaptiveShapes:
         tree, paths = report.tree, report.paths
         accepted = 0
         if tree is not None and paths is not None:
+            tree = tree.to(HOST)
             rows, length = paths.rows.to(HOST), paths.length.to(HOST)
             kinds = _kinds(report.requests)
-            self.ops.tally_paths(tree.to(HOST), kinds, rows, length, self.belief, MEMORY)
+            self.ops.tally_paths(tree, kinds, rows, length, self.belief, MEMORY)
             # Who has come to its last token has no use for more.
             left = [request.may_emit - 1 for request in report.requests]
             accepted = sum(map(min, length.tolist(), left))
+            if self._look is not None:
+                missed = tree.valid[:, 1:].any(dim=1) & (length == 0)
+                self._look.misses += int(missed.sum())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self.speeds.count(emitted, prompts)
         if before:
             self.speeds.had(before, report.batch)
         if self._look is not None:
-            if tree is not None and paths is not None:
-                missed = tree.valid[:, 1:].any(dim=1) & (paths.length == 0)
-                self._look.misses += int(missed.sum())
             self._look.hits += accepted
             self._look.lost += self._lost(report, emitted, prompts)
         # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.

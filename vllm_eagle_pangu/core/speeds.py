@@ -12,7 +12,7 @@ from vllm_eagle_pangu.core.shape import TreeShape
 
 # What a step weighs in how much of all tokens prompts are, which come one by one, and in how many
 # of the requests have trees: not those that have just come, or are about to go.
-PROMPTS = SHARE = 1 / 256
+OF_LATE = 1 / 256
 # From so many trees on, and so many steps with trees, something is known of them.
 ENOUGH_TREES, ENOUGH_STEPS = 16, 4
 # Another width, or depth, is chosen if it is so much faster.
@@ -46,14 +46,14 @@ class Speeds:
     most were to emit, what they do.
     """
 
-    LEARNT = ("costs", "trees", "kept", "_tokens", "_prompts", "_share")
+    LEARNT = ("costs", "trees", "kept", "_tokens", "_prompts", "_have_trees")
 
     def __init__(self, largest: TreeShape, costs: StepCosts) -> None:
         self.costs, self.trees, self.kept = costs, Remembered(largest), Kept()
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
         # Of the requests of steps with trees, those that have one.
-        self._share = 1.0
+        self._have_trees = 1.0
 
     def doubt(self) -> None:
         """It was learnt in another engine: of other texts, and on a machine that did other work."""
@@ -62,12 +62,12 @@ class Speeds:
 
     def count(self, emitted: int, prompts: int) -> None:
         """A step emitted so many tokens, and read so many of prompts."""
-        self._tokens += PROMPTS * (emitted - self._tokens)
-        self._prompts += PROMPTS * (prompts - self._prompts)
+        self._tokens += OF_LATE * (emitted - self._tokens)
+        self._prompts += OF_LATE * (prompts - self._prompts)
 
     def had(self, trees: int, batch: int) -> None:
         """So many trees were drafted for a step of so many requests."""
-        self._share += SHARE * (min(trees / batch, 1.0) - self._share)
+        self._have_trees += OF_LATE * (min(trees / batch, 1.0) - self._have_trees)
 
     def became(self, trees: int, emitted: float, hoped: float) -> bool:
         """Whether a step with so many trees, which emitted so much of what was hoped, says that the
@@ -89,7 +89,7 @@ class Speeds:
 
     def with_trees(self, batch: int, width: int) -> float:
         """As `of_trees`, but for as many as have them, and if as much comes as lately did."""
-        return self.kept.share * self._of_trees(batch, width, self._share)
+        return self.kept.share * self._of_trees(batch, width, self._have_trees)
 
     def _of_trees(self, batch: int, width: int, share: float) -> float:
         if self.trees.known < ENOUGH_TREES or self.costs.known < ENOUGH_STEPS:
