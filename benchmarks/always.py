@@ -7,6 +7,7 @@ import torch
 from simulator import OPS, SHAPE
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
+from vllm_eagle_pangu.core.policy import NONE, Unasked
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.tree import TreeBatch
@@ -27,7 +28,7 @@ class Always(AdaptiveShapes):
             del self.trees.widths[:-1]
             self.trees.held = self.trees.held[-1:]
 
-    def rests(self, batch: int, unasked: int = 0) -> int:
+    def rests(self, batch: int, unasked: Unasked = NONE) -> int:
         return 0
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:

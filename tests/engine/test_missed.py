@@ -2,13 +2,14 @@
 """What a head missed while no tree was in sight is attended by nobody's draft."""
 
 import random
+import time
 
 import numpy as np
 import pytest
 import torch
 import vllm
 
-from vllm_eagle_pangu.core.policy import TreePolicy
+from vllm_eagle_pangu.core.policy import NONE, TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.engine.attention import TreeAttentionMixin
 from vllm_eagle_pangu.step.missed import Missed
@@ -83,9 +84,9 @@ class NowAndThen(TreePolicy):
         # Whether steps were told what drawing took: what others save is reckoned beside it.
         self.drew = set()
 
-    def rests(self, batch, unasked=0):
-        self.unasked += unasked
-        self.left -= unasked
+    def rests(self, batch, unasked=NONE):
+        self.unasked += unasked.steps
+        self.left -= unasked.steps
         return self.random.choice((1, 2, 7)) if self.kind == 2 else 0
 
     def plan(self, requests):
@@ -108,10 +109,13 @@ class Rests(TreePolicy):
     """Trees for nobody, and hardly a step that is asked for."""
 
     def __init__(self) -> None:
-        self.asked = self.unasked = 0
+        self.asked = self.unasked = self.timed = 0
+        self.seconds = 0.0
 
-    def rests(self, batch, unasked=0):
-        self.asked, self.unasked = self.asked + 1, self.unasked + unasked
+    def rests(self, batch, unasked=NONE):
+        self.asked, self.unasked = self.asked + 1, self.unasked + unasked.steps
+        assert unasked.rows >= unasked.steps * unasked.batch or not unasked.steps
+        self.timed, self.seconds = self.timed + unasked.timed, self.seconds + unasked.seconds
         return 7
 
     def plan(self, requests):
@@ -135,8 +139,12 @@ def test_seeded_prompts_that_are_read_in_a_rest_draw_as_in_one_piece(
     spec = tree_config_of(tiny_head, (1, 1, 1))
     with engine(tiny_pangu, spec, **small, max_num_batched_tokens=rows) as trees:
         trees.runner.step.policy = policy = Rests()
+        began = time.perf_counter()
         assert trees.generate(prompts, **asked) == expected
+        took = time.perf_counter() - began
     assert policy.unasked > 20
+    # The first one behind a step that was told of is not timed, nor is one that reads a prompt.
+    assert 0 < policy.timed < policy.unasked and 0 < policy.seconds < took
     assert rows == 3 or policy.unasked > 3 * policy.asked, (policy.unasked, policy.asked)
 
 

@@ -26,17 +26,16 @@ from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
     GOES_ON,
     TREES,
-    TRIAL,
     Looks,
     LooksBySize,
     look_steps,
 )
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.policy import NONE, StepReport, Unasked
 from vllm_eagle_pangu.core.prices import Prices
 from vllm_eagle_pangu.core.remembered import Remembered, bin_of
 from vllm_eagle_pangu.core.request import RequestView
-from vllm_eagle_pangu.core.rest import Rest
+from vllm_eagle_pangu.core.rest import TOLD, Rest
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.speeds import ENOUGH_TREES, Account, Speeds
 from vllm_eagle_pangu.core.tree import TreeBatch
@@ -133,15 +132,16 @@ class AdaptiveShapes:
             if looks.tries:
                 looks.tried()
 
-    def rests(self, batch: int, unasked: int = 0) -> int:
+    def rests(self, batch: int, unasked: Unasked = NONE) -> int:
         """See `TreePolicy`: once trees have not paid for a while, till they are looked at again."""
-        if self._may_rest:
-            self._pass(self.looks.last, unasked)
+        if unasked.steps:
+            self._plans += unasked.steps
+            self.looks.last.plans += unasked.steps
+            self.rest.passed(unasked)
         looks = self._looks(batch)
         self._may_rest = True
         tried = looks.tries and looks.plans >= looks.pause
-        if tried or self.rest.steps == TRIAL:
-            # By now it is known what such steps take.
+        if tried or self.rest.lasts():
             self.rest.learn()
             if tried:
                 looks.tried()
@@ -150,15 +150,11 @@ class AdaptiveShapes:
         wanted = looks.drafts or self._plans <= self._wanted
         if wanted or looks.plans >= looks.pause:
             return 0
-        self._pass(looks, 1)
+        self._plans += 1
+        looks.plans += 1
+        self.rest.steps += 1
         self._followed = self._drafting = 0
-        return min(self.rest.at_once, 1 + looks.pause - looks.plans)
-
-    def _pass(self, looks: Looks, steps: int) -> None:
-        """Another so many in which the drafter misses what is committed."""
-        self._plans += steps
-        looks.plans += steps
-        self.rest.steps += steps
+        return min(TOLD, 1 + looks.pause - looks.plans)
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""

@@ -9,15 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from vllm_eagle_pangu.core.durations import ENOUGH, LONG_MEMORY, Durations, Pace
-from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.policy import NONE, StepReport, Unasked
 
 # A machine became another where forwards take, at one pace, so many times as long, or as little:
 # plain steps are looked at sooner. Where the last few do, those before are believed little.
 DRIFT, LAST, DOUBTED = 1.25, 8, 1 / 8
 # What a step leaves out that the drafter misses; what it takes of the rest is hardly less or more
-# than this share, and the mean of so many steps.
+# than this share, the mean of up to so many times that it was seen, and of 1, seen so often before.
 FOLLOWING = ("place", "accept", "commit", "extend", "grow")
-SHARES, MISSED = (0.75, 1.25), 32
+SHARES, MISSED, ASSUMED = (0.75, 1.25), 16, 3
 # What was learnt in another engine counts as so many times.
 HANDED_ON = 16
 # From so many tokens of prompts beside trees on it is known what the drafter takes for one.
@@ -28,12 +28,12 @@ class StepCosts:
     """Seconds of steps, with trees: T(batch, depth, nodes) = forward + (depth - 1) level + rest.
 
     `plain`: of a step without trees, which the drafter follows, without its part, by requests; one
-    that it misses takes a share of that: less, as vLLM leaves out more, or up to the drafter's part
-    more, where what a server does on the same cores fell beside the drafter, and now falls beside
-    the forward. `forward`: of the target, with its logits and draws, by rows and requests, with
-    trees for most or none, and more if it verifies any node: that goes another way. With trees for
-    most, `level`: of drafting a level below the first, by rows; `rest`: of all else, by trees and
-    rows of a level.
+    that it misses takes a share of that: less, as vLLM leaves out more and the forward finds its
+    own in the caches, or up to the drafter's part more, where what a server does on the same cores
+    fell beside the drafter, and now falls beside the forward. `forward`: of the target, with its
+    logits and draws, by rows and requests, with trees for most or none, and more if it verifies any
+    node: that goes another way. With trees for most, `level`: of drafting a level below the first,
+    by rows; `rest`: of all else, by trees and rows of a level.
     Each but a level also by rows of prompts: behind trees the drafter reads these, too. For stages
     that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
     number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
@@ -48,7 +48,7 @@ class StepCosts:
     # What else is learnt.
     BESIDE: ClassVar[Sequence[str]] = ("pace", "_shares", "_forward_then", "read_beside")
     LEARNT: ClassVar[Sequence[str]] = (*PARTS, *BESIDE)
-    ITEMS: ClassVar = {"_shares": (0, (1.0, 1.0, 0))}
+    ITEMS: ClassVar = {"_shares": (0, (1.0, 0))}
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -70,9 +70,8 @@ class StepCosts:
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
         # Of the step, seconds that are not to count.
         self.aside = 0.0
-        # By the power of 2 that holds the batch, that share if the forward took what it does, and
-        # as it came, and of how many steps they are the mean.
-        self._shares: dict[int, tuple[float, float, int]] = {}
+        # By the power of 2 that holds the batch, that share, and how often it was seen.
+        self._shares: dict[int, tuple[float, int]] = {}
         # Steps that the drafter missed; tokens of prompts that were read beside trees.
         self.missed = self.read_beside = 0
         # Numbers of rows that forwards had before, and levels.
@@ -122,35 +121,32 @@ class StepCosts:
     def _share(self, batch: int) -> float:
         """As with the nearest batch size of which it is known."""
         nearest = min(self._shares, key=lambda size: abs(size - batch.bit_length()), default=0)
-        alone, whole, _ = self._shares.get(nearest, (1.0, 1.0, 0))
+        share, _ = self._shares.get(nearest, (1.0, 0))
         plain = self.plain.of(1, batch, 0)
-        followed = 1 + self._following.of(1, batch, 0) / plain if plain else 1.0
-        return min(max(alone, whole), followed)
+        return min(share, 1 + self._following.of(1, batch, 0) / plain) if plain else 1.0
 
-    def saw_missed(self, report: StepReport, soon: bool) -> None:
-        """Learn from a step without trees that the drafter misses, `soon` after it followed: what
-        that saves is told then alone, and beside the forward, which may be that of a quick second;
-        of a slow one it is no more than the drafter's part."""
+    def saw_missed(self, report: StepReport, soon: bool, unasked: Unasked = NONE) -> None:
+        """Learn from a step without trees that the drafter misses, and from what followed upon it
+        `unasked`; `soon` after steps that it followed they tell the share of these that they take:
+        in a slow second no more than with the drafter's part."""
         self.missed += 1
         first_time = report.rows not in self._rows
         self._rows.add(report.rows)
         if first_time and report.rows == report.batch:
             return
-        batch, (forward, rest) = report.batch, self.believed(report)
+        batch, took = report.batch, sum(self.believed(report))
         features = 1, batch, report.rows - batch
+        if report.rows == batch == unasked.batch:
+            took = (took + unasked.seconds) / (1 + unasked.timed)
         usual = self.plain.of(*features)
         if not soon or not usual:
-            self._saw_plain(features, (forward + rest) / self._share(batch))
+            self._saw_plain(features, took / self._share(batch))
             return
-        *shares, known = self._shares.get(batch.bit_length(), (1.0, 1.0, 0))
+        share, known = self._shares.get(batch.bit_length(), (1.0, 0))
         known = min(known + 1, MISSED)
-        took = usual - self._plain_rest.of(*features) + rest, forward + rest
         least, most = SHARES
-        alone, whole = (
-            share + (min(max(each / usual, least), most) - share) / known
-            for share, each in zip(shares, took, strict=True)
-        )
-        self._shares[batch.bit_length()] = alone, whole, known
+        share += (min(max(took / usual, least), most) - share) / (ASSUMED + known)
+        self._shares[batch.bit_length()] = share, known
 
     def _saw_plain(self, features: tuple[int, int, int], seconds: float) -> None:
         """As if the drafter followed."""

@@ -2,11 +2,11 @@
 """Steps that the drafter misses, as nobody is to have trees."""
 
 from vllm_eagle_pangu.core.looks import TRIAL
-from vllm_eagle_pangu.core.policy import StepReport
+from vllm_eagle_pangu.core.policy import NONE, StepReport, Unasked
 from vllm_eagle_pangu.core.speeds import Speeds
 
-# All are told of at first, then one of so many, not a power of 2, as requests often are as long;
-# and from so many at once is learnt: behind a forward even little work takes long.
+# One of so many is told of, not a power of 2, as requests often are as long; and from so many at
+# once is learnt: behind a forward even little work takes long.
 TOLD, TOGETHER = 15, 16
 
 
@@ -16,30 +16,43 @@ class Rest:
     def __init__(self, speeds: Speeds) -> None:
         self.steps = 0
         self._speeds = speeds
-        # Those from which nothing was learnt yet, and how many more come soon after others.
-        self._reports: list[StepReport] = []
-        self._soon = 0
+        # Those from which nothing was learnt yet, whether they came soon after steps that are none,
+        # and what followed upon each of them unasked.
+        self._reports: list[tuple[StepReport, bool, Unasked]] = []
+        # Whether nobody was told yet that it has lasted for `TRIAL` steps.
+        self._is_new = True
 
-    @property
-    def at_once(self) -> int:
-        """For how many steps one is told of."""
-        return TOLD if self.steps > TRIAL else 1
+    def lasts(self) -> bool:
+        """Whether it does since this was last asked: by now it is known what such steps take."""
+        lasts = self._is_new and self.steps >= TRIAL
+        self._is_new &= not lasts
+        return lasts
 
     def saw(self, report: StepReport) -> None:
         """Of a step of it."""
-        self._reports.append(report)
+        self._reports.append((report, self.steps <= TRIAL, NONE))
         if len(self._reports) == TOGETHER:
             self.learn()
 
+    def passed(self, unasked: Unasked) -> None:
+        """These followed upon the last one that it was told of."""
+        self.steps += unasked.steps
+        self._speeds.count(
+            unasked.steps * unasked.batch,
+            unasked.rows - unasked.steps * unasked.batch,
+            unasked.steps,
+        )
+        if self._reports and unasked.timed:
+            self._reports[-1] = *self._reports[-1][:2], unasked
+
     def learn(self) -> None:
         """Let all that was seen count from now on."""
-        for report in self._reports:
-            self._speeds.costs.saw_missed(report, self._soon > 0)
-            self._soon -= 1
+        for report, soon, unasked in self._reports:
+            self._speeds.costs.saw_missed(report, soon, unasked)
             self._speeds.count(report.batch, report.rows - report.batch)
         self._reports.clear()
 
     def end(self) -> None:
         """A step follows that the drafter does not miss."""
         self.learn()
-        self.steps, self._soon = 0, TRIAL
+        self.steps, self._is_new = 0, True

@@ -60,10 +60,11 @@ class Speeds:
         self.costs.doubt()
         self.trees.doubt()
 
-    def count(self, emitted: int, prompts: int) -> None:
-        """A step emitted so many tokens, and read so many of prompts."""
-        self._tokens += OF_LATE * (emitted - self._tokens)
-        self._prompts += OF_LATE * (prompts - self._prompts)
+    def count(self, emitted: int, prompts: int, steps: int = 1) -> None:
+        """So many steps emitted so many tokens, and read so many of prompts."""
+        weight = 1 - (1 - OF_LATE) ** steps
+        self._tokens += weight * (emitted / max(steps, 1) - self._tokens)
+        self._prompts += weight * (prompts / max(steps, 1) - self._prompts)
 
     def had(self, trees: int, batch: int) -> None:
         """So many trees were drafted for a step of so many requests."""

@@ -78,7 +78,7 @@ class TreeRunnerMixin(TreeRunnerStart):
         if self.unasked.left:
             if self.unasked.covers(scheduler_output):
                 output = super().execute_model(scheduler_output, *args, **kwargs)
-                self.unasked.passed(scheduler_output.total_num_scheduled_tokens)
+                self.unasked.passed(scheduler_output)
                 return output
             self.unasked.end()
             self.stages.resume()
