@@ -85,6 +85,9 @@ class AdaptiveShapes:
         self._bins: list[list[int]] = []
         # Of the trees being drafted, and by how many there are, since all was reckoned anew.
         self._prices, self._prices_of = Prices(), dict[int, Prices]()
+        # By the number of requests since then, what trees for all of them are to bring: tokens per
+        # second at a pace of 1.
+        self._hopes = dict[int, float]()
         # Trees of the step being planned, and of the one before.
         self._drafted, self._drafted_before = 0, 0
         self._plans = 0
@@ -322,14 +325,13 @@ class AdaptiveShapes:
                 self._look.misses += int(missed.sum())
         emitted, prompts = report.batch + accepted, report.rows - report.batch - report.nodes
         self.speeds.count(emitted, prompts)
-        if before:
-            self.speeds.had(before, report.batch)
         if self._look is not None:
             self._look.hits += accepted
             self._look.lost += self._lost(report, emitted, prompts)
-        # Steps with trees for most, as wide as hoped, are compared with what was hoped of them.
-        rate = self._prices.rate
-        if seconds and rate and usual and self.speeds.became(report.batch, emitted, rate * seconds):
+        # Steps with trees for most, as wide as hoped, are compared with what was hoped of trees for
+        # all: whoever has just come, or is about to go, has none.
+        hope = self._hope(report.batch) if seconds and usual else 0.0
+        if hope and self.speeds.became(report.batch, emitted, hope * seconds):
             self._stayed = 0
 
     def _lost(self, report: StepReport, emitted: int, prompts: int) -> float:
@@ -350,26 +352,32 @@ class AdaptiveShapes:
         self.rest.learn()
         return self.speeds.account(batch, self.sizes.best[0], self.looks.pays(batch))
 
+    def _hope(self, batch: int) -> float:
+        if batch not in self._hopes:
+            hoped = self.speeds.of_trees(batch, self.sizes.best[0])
+            self._hopes[batch] = hoped * self.costs.pace.now
+        return self._hopes[batch]
+
     def _reassess(self, batch: int, anew: bool) -> None:
         """What a second is worth, and whether trees pay; `anew`: the width, too."""
         speeds, costs, sizes = self.speeds, self.costs, self.sizes
         costs.solve()
         if anew:
             self._prices_of.clear()
+            self._hopes.clear()
             size = speeds.best_size(batch, sizes.best, all_levels=self.on_host)
             if size != sizes.best:
                 sizes.best = size
                 self.trees.become(*size)
         width = sizes.best[0]
-        hoped = speeds.of_trees(batch, width)
         rate = speeds.beside_prompts(speeds.with_trees(batch, width), trees=True)
         plain = speeds.beside_prompts(speeds.of_plain(batch), trees=False)
         most, worth = batch * self.largest.nodes, max(rate, plain)
-        prices = Prices.of(costs, batch, width, most, hoped, worth, few=self.on_host)
+        prices = Prices.of(costs, batch, width, most, worth, few=self.on_host)
         self._prices = self._prices_of[batch] = prices
         self._worths, self._bins_below = self.trees.below()
         looks = self._looks(batch)
-        if hoped:
+        if rate:
             looks.judge(rate, plain, costs.drifted(batch))
         elif looks.plans > 2 * look_steps(batch):
             # Steps that teach what trees take are rare.

@@ -15,11 +15,9 @@ FEW, MULTIPLE = 16, 8
 
 @dataclass
 class Prices:
-    """What trees for a batch are to bring, `rate` tokens per second at a pace of 1; and in tokens
-    what is worth the time of a `row`, of a `level`, and `[nodes + 1] float64` of a forward by its
-    `nodes`. `few`: whether forwards are to have few numbers of rows."""
+    """In tokens what is worth the time of a `row`, of a `level`, and `[nodes + 1] float64` of a
+    forward by its `nodes`. `few`: whether forwards are to have few numbers of rows."""
 
-    rate: float = 0.0
     row: float = 0.0
     level: float = 0.0
     nodes: np.ndarray = field(default_factory=lambda: np.zeros(1))
@@ -33,16 +31,15 @@ class Prices:
         batch: int,
         width: int,
         most: int,
-        hoped: float,
         worth: float,
         few: bool,
     ) -> "Prices":
-        """Of `batch` trees so wide with up to `most` nodes in all, of which so many tokens per
-        second are `hoped`, where a second is `worth` so many."""
+        """Of `batch` trees so wide with up to `most` nodes in all; a second is `worth` so many
+        tokens."""
         nodes = worth * costs.of_forward(batch, np.arange(most + 1))
         level = worth * costs.of_level(batch * width)
         row = (nodes[-1] - nodes[1]) / max(most - 1, 1)
-        return cls(hoped * costs.pace.now, row, level, nodes, few)
+        return cls(row, level, nodes, few)
 
     def by_nodes(self, batch: int) -> torch.Tensor:
         """`nodes`; infinite where a forward of so many requests would have a number of rows that

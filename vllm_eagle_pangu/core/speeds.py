@@ -10,8 +10,7 @@ from vllm_eagle_pangu.core.kept import Kept
 from vllm_eagle_pangu.core.remembered import CHANCES, Remembered
 from vllm_eagle_pangu.core.shape import TreeShape
 
-# What a step weighs in how much of all tokens prompts are, which come one by one, and in how many
-# of the requests have trees: not those that have just come, or are about to go.
+# What a step weighs in how much of all tokens prompts are, which come one by one.
 OF_LATE = 1 / 256
 # From so many trees on, and so many steps with trees, something is known of them.
 ENOUGH_TREES, ENOUGH_STEPS = 16, 4
@@ -46,14 +45,12 @@ class Speeds:
     most were to emit, what they do.
     """
 
-    LEARNT = ("costs", "trees", "kept", "_tokens", "_prompts", "_have_trees")
+    LEARNT = ("costs", "trees", "kept", "_tokens", "_prompts")
 
     def __init__(self, largest: TreeShape, costs: StepCosts) -> None:
         self.costs, self.trees, self.kept = costs, Remembered(largest), Kept()
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
-        # Of the requests of steps with trees, those that have one.
-        self._have_trees = 1.0
 
     def doubt(self) -> None:
         """It was learnt in another engine: of other texts, and on a machine that did other work."""
@@ -65,10 +62,6 @@ class Speeds:
         weight = 1 - (1 - OF_LATE) ** steps
         self._tokens += weight * (emitted / max(steps, 1) - self._tokens)
         self._prompts += weight * (prompts / max(steps, 1) - self._prompts)
-
-    def had(self, trees: int, batch: int) -> None:
-        """So many trees were drafted for a step of so many requests."""
-        self._have_trees += OF_LATE * (min(trees / batch, 1.0) - self._have_trees)
 
     def became(self, trees: int, emitted: float, hoped: float) -> bool:
         """Whether a step with so many trees, which emitted so much of what was hoped, says that the
@@ -86,17 +79,14 @@ class Speeds:
     def of_trees(self, batch: int, width: int) -> float:
         """With trees so wide for all, which are worth what they were lately, if all comes that is
         hoped for; 0 before enough of them are known, and what steps with them take."""
-        return self._of_trees(batch, width, share=1.0)
-
-    def with_trees(self, batch: int, width: int) -> float:
-        """As `of_trees`, but for as many as have them, and if as much comes as lately did."""
-        return self.kept.share * self._of_trees(batch, width, self._have_trees)
-
-    def _of_trees(self, batch: int, width: int, share: float) -> float:
         if self.trees.known < ENOUGH_TREES or self.costs.known < ENOUGH_STEPS:
             return 0.0
-        of_now = share * self.trees.nodes, self.trees.levels, width
+        of_now = self.trees.nodes, self.trees.levels, width
         return float(self._by_depth(batch, *of_now).max())
+
+    def with_trees(self, batch: int, width: int) -> float:
+        """As `of_trees`, if as much of it comes as lately did."""
+        return self.kept.share * self.of_trees(batch, width)
 
     def beside_prompts(self, rate: float, trees: bool) -> float:
         """Where steps bring so many, and read as much of prompts as of late."""
