@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from believed import Made
 from engines import DTYPES, engine, prompts_of, save
 
-from vllm_eagle_pangu.core.adaptive import AdaptiveShapes
-from vllm_eagle_pangu.core.looks import look_steps
-from vllm_eagle_pangu.core.policy import NONE, Unasked
 from vllm_eagle_pangu.demo import pair
 from vllm_eagle_pangu.measure.closed_loop import requests
 from vllm_eagle_pangu.measure.engine import Engine
@@ -30,17 +28,6 @@ from vllm_eagle_pangu.measure.turns import turns
 
 METHODS = (PLAIN, adaptive((4, 5, 16)), Method("plain", 2))
 TOKENS, STEPS, WARM = 64, 30, 3
-
-
-class Resting(AdaptiveShapes):
-    """Trees never pay, and are never looked at."""
-
-    def rests(self, batch: int, unasked: Unasked = NONE) -> int:
-        """See `TreePolicy`."""
-        looks = self._looks(batch)
-        looks.pays = looks.looking = False
-        looks.plans = look_steps(batch)
-        return super().rests(batch, unasked)
 
 
 def serve(engines: list[Engine], asked: list[Any], clients: int, rounds: int) -> list[np.ndarray]:
@@ -92,7 +79,8 @@ def main() -> None:
     with ExitStack() as stack:
         engines = [stack.enter_context(engine(way, of=of, **options)) for way in METHODS]
         step = engines[1].runner.step
-        step.policy = Resting(step.policy.largest, step.policy.ops)
+        step.policy = policy = Made(step.policy.largest, step.policy.ops)
+        policy.drafts = False
         prompts = prompts_of(of, 80)
         asked = [requests(prompts, TOKENS, arguments.temperature) for _ in METHODS]
         for clients in arguments.clients:

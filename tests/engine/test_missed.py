@@ -149,6 +149,30 @@ def test_seeded_prompts_that_are_read_in_a_rest_draw_as_in_one_piece(
 
 
 @pytest.mark.engine
+def test_time_between_two_turns_is_no_unasked_step_s(engine, tiny_pangu, tiny_head, tree_config_of):
+    """Where engines take turns, or nobody asks for anything."""
+    spec = tree_config_of(tiny_head, (1, 1, 1))
+    with engine(tiny_pangu, spec, max_model_len=256) as trees:
+        trees.runner.step.policy = policy = Rests()
+        asked, stepped = trees.llm.llm_engine, 0.0
+        params = vllm.SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
+        for turn in range(12):
+            # A request lasts for three turns; in the fourth one nobody is served.
+            if turn % 4 == 0:
+                asked.add_request(str(turn), {"prompt_token_ids": [5, 6, turn + 7]}, params)
+            for _ in range(12):
+                if asked.has_unfinished_requests():
+                    began = time.perf_counter()
+                    asked.step()
+                    stepped += time.perf_counter() - began
+            time.sleep(0.3)
+            if turn % 4 < 3:
+                trees.runner.stages.resume()
+    assert policy.timed > 20
+    assert policy.seconds < stepped + 1.0
+
+
+@pytest.mark.engine
 @pytest.mark.parametrize(("window", "watched"), [(None, False), (None, True), (12, False)])
 def test_no_draft_attends_what_was_missed_and_no_token_changes(
     engine, tiny_pangu, tiny_head, tree_config_of, window, watched, monkeypatch

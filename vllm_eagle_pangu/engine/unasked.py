@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a rest that pass as plain decoding's, with nobody asked and nobody told."""
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,8 +31,6 @@ class UnaskedSteps:
         # Steps since they were last counted, their rows, and seconds of those that are timed.
         self._passed = self._rows = self._timed = 0
         self._seconds = 0.0
-        # Since when the next one runs, if it is not the first one.
-        self._since: float | None = None
         # Where rows are written to, and where those of the steps were, which the drafter misses.
         self._slots, self._written = np.zeros(0), list[np.ndarray]()
 
@@ -43,7 +40,6 @@ class UnaskedSteps:
             return
         runner = self.runner
         self.left, self._batch, self._slots = steps, batch, runner.host_slots()
-        self._since = None
         # As where nobody speculates.
         self._own, runner.speculative_config = runner.speculative_config, None
         for name, method in runner.vllm_methods(_OF_A_STEP).items():
@@ -55,12 +51,11 @@ class UnaskedSteps:
 
     def passed(self, step: "SchedulerOutput") -> None:
         """Another one's forward was called for; its tokens are still to be drawn."""
-        rows, now = step.total_num_scheduled_tokens, time.perf_counter()
+        rows, seconds = step.total_num_scheduled_tokens, self.runner.stages.lap()
         # Before a new request comes nobody may have asked for anything.
-        alike = rows == self._batch and not step.scheduled_new_reqs
-        if alike and self._since is not None:
-            self._timed, self._seconds = self._timed + 1, self._seconds + now - self._since
-        self._since, self._rows = now, self._rows + rows
+        if self._written and rows == self._batch and not step.scheduled_new_reqs:
+            self._timed, self._seconds = self._timed + 1, self._seconds + seconds
+        self._rows += rows
         self._written.append(self._slots[:rows].copy())
         self.left -= 1
         if not self.left:

@@ -70,6 +70,12 @@ class Stages:
         """Nobody asked for a step since the last one: that time counts as none."""
         self._since = time.perf_counter()
 
+    def lap(self) -> float:
+        """Seconds since the stage began, or the last lap; those count as none."""
+        now = time.perf_counter()
+        took, self._since = now - self._since, now
+        return took
+
     def enter(self, stage: Stage) -> None:
         """`stage` runs from now on."""
         now = time.perf_counter()
