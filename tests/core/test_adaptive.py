@@ -871,8 +871,8 @@ def test_a_rest_that_came_in_a_quick_second_is_one_of_some():
 
 @pytest.mark.parametrize("soon", [True, False])
 def test_a_rest_takes_what_its_steps_do_that_nobody_is_told_of(soon):
-    """Regression: those of which the policy is told take longer, as its own work is in the caches
-    then: plain decoding was believed a twentieth too slow, and trees were drafted beside it."""
+    """Regression: only those count of which the policy is told, which may take longer: plain
+    decoding was believed too slow, and trees were drafted beside it."""
     costs = StepCosts()
     step = StepReport(4, 4, [], [], None, None, {"verify": 0.02, "other": 0.002})
     for _ in range(40):
@@ -882,7 +882,7 @@ def test_a_rest_takes_what_its_steps_do_that_nobody_is_told_of(soon):
         costs.saw_missed(step, soon, Unasked(4, 14, 60, 11, 11 * 0.019))
     costs.solve()
     assert costs.of_plain(4) == pytest.approx((0.022 + 11 * 0.019) / 12, rel=0.03)
-    # As other prompts, and other batches, are read in these: what they took says nothing of it.
+    # Where a prompt was read, or the batch was another one, what followed says nothing of it.
     costs.saw_missed(
         StepReport(4, 99, *[[]] * 2, None, None, {"verify": 0.05}),
         soon,
@@ -903,10 +903,10 @@ def test_what_was_done_beside_the_drafter_is_done_beside_the_forward_of_a_rest(l
         followed = StepReport(32, 32, [], [], None, None, seconds | {"extend": 0.005})
         costs.saw(followed, drafted=0, before=0, width=1)
     costs.solve()
-    for _ in range(TRIAL):
+    for _ in range(4 * MISSED):
         rested = StepReport(32, 32, [], [], None, None, seconds | {"verify": 0.02 + longer})
         costs.saw_missed(rested, soon=True)
-    assert costs.of_plain(32) == pytest.approx(0.022 + min(longer, 0.005), rel=0.02)
+    assert costs.of_plain(32) == pytest.approx(0.022 + min(longer, 0.005), rel=0.01)
 
 
 def test_one_expected_time_alone_is_laid_to_the_first_feature():

@@ -13,6 +13,7 @@ from vllm_eagle_pangu.core.costs import HANDED_ON
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.learnt import take, told
 from vllm_eagle_pangu.core.looks import FOLLOWED, GOES_ON, LOOK_AT_PLAIN, SETTLED, TREES
+from vllm_eagle_pangu.core.rest import TOLD
 
 from .test_adaptive import CHAIN, OPS, ChainSteps, OnADevice
 
@@ -81,7 +82,7 @@ def test_a_rest_goes_on_and_one_that_was_tried_does_not():
     while not first.policy.rests(1):
         first.step()
     second = chain_steps(handed_on(first.policy), **DOES_NOT)
-    assert second.policy.rests(1)
+    assert second.policy.rests(1) == TOLD
     tried = chain_steps(**PAYS)
     for _ in range(300):
         tried.step()

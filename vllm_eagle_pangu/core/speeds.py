@@ -60,8 +60,8 @@ class Speeds:
     def count(self, emitted: int, prompts: int, steps: int = 1) -> None:
         """So many steps emitted so many tokens, and read so many of prompts."""
         weight = 1 - (1 - OF_LATE) ** steps
-        self._tokens += weight * (emitted / max(steps, 1) - self._tokens)
-        self._prompts += weight * (prompts / max(steps, 1) - self._prompts)
+        self._tokens += weight * (emitted / steps - self._tokens)
+        self._prompts += weight * (prompts / steps - self._prompts)
 
     def became(self, trees: int, emitted: float, hoped: float) -> bool:
         """Whether a step with so many trees, which emitted so much of what was hoped, says that the

@@ -55,7 +55,7 @@ class UnaskedSteps:
         # Before a new request comes nobody may have asked for anything.
         if self._written and rows == self._batch and not step.scheduled_new_reqs:
             self._timed, self._seconds = self._timed + 1, self._seconds + seconds
-        self._rows += rows
+        self._passed, self._rows = self._passed + 1, self._rows + rows
         self._written.append(self._slots[:rows].copy())
         self.left -= 1
         if not self.left:
@@ -72,7 +72,7 @@ class UnaskedSteps:
         runner.speculative_config = self._own
         for name in vars(runner).keys() & _OF_A_STEP:
             delattr(runner, name)
-        self.left, self._passed = 0, self._passed + len(self._written)
+        self.left = 0
         if self._written:
             runner.step.drafter.miss(np.concatenate(self._written))
             self._written.clear()
