@@ -491,6 +491,33 @@ def test_verifying_any_node_takes_more_than_its_rows_do():
     assert 0.0006 < one - none < 0.0011
 
 
+def test_forwards_take_what_those_of_as_many_rows_took_where_no_line_has_it():
+    """Regression: up to 6 rows took as long as one, and each further one a thirtieth: of what a
+    line has for all, one client's trees had too few nodes, or too many. Beside 32 requests before,
+    whose rows are on a line."""
+    costs, random = StepCosts(), np.random.default_rng(0)
+
+    def forward(rows: int) -> float:
+        return 0.0225 if rows <= 6 else 0.025 + 0.00075 * (rows - 7)
+
+    def saw(batch: int, nodes: int) -> None:
+        seconds = forward(batch + nodes) * random.lognormal(0, 0.03)
+        of_trees = [], [], None, None, {"verify": float(seconds)}
+        drafted = batch * (nodes > 0)
+        costs.saw(StepReport(batch, batch + nodes, *of_trees, nodes), drafted, drafted, 1)
+
+    for batch, nodes in ((32, (32, 96)), (1, (2, 13))):
+        for step in range(400):
+            saw(batch, 0 if step % 64 < 8 else int(random.integers(*nodes)))
+            if step % 8 == 0:
+                costs.solve()
+    few = costs.of_forward(1, np.arange(2, 13))
+    assert few == pytest.approx([forward(1 + nodes) for nodes in range(2, 13)], rel=0.03)
+    # Of what was never seen, the line, as far from it as what is nearest.
+    assert costs.of_forward(1, np.array([16]))[0] == pytest.approx(forward(17), rel=0.06)
+    assert costs.of_forward(32, np.array([80]))[0] == pytest.approx(forward(112), rel=0.06)
+
+
 def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
     """As plain steps are few where trees pay: the target reads it in both."""
     costs, tree = StepCosts(), random_trees(0, batch=4, rows=3)

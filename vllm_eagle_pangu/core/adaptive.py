@@ -308,7 +308,7 @@ class AdaptiveShapes:
     def _learn(self, report: StepReport) -> None:
         drafted, before = self._drafted, self._drafted_before
         self._drafted, self._drafted_before = 0, drafted
-        width, usual = self.sizes.now[0], self.sizes.stayed()
+        width, as_wide = self.sizes.now[0], self.sizes.stayed()
         seconds = self.costs.saw(report, drafted, before, width)
         tree, paths = report.tree, report.paths
         accepted = 0
@@ -328,8 +328,10 @@ class AdaptiveShapes:
         if self._look is not None:
             self._look.hits += accepted
             self._look.lost += self._lost(report, emitted, prompts)
-        # Steps with trees for most, as wide as hoped, are compared with what was hoped of trees for
-        # all: whoever has just come, or is about to go, has none.
+        # Steps with trees for most are compared with what was hoped of trees for all: whoever has
+        # just come, or is about to go, has none. Now and then they are of other sizes: what that
+        # takes trees take, but in looks.
+        usual = as_wide or self._look is None
         hope = self._hope(report.batch) if seconds and usual else 0.0
         if hope and self.speeds.became(report.batch, emitted, hope * seconds):
             self._stayed = 0

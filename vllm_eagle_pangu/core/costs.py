@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from vllm_eagle_pangu.core.bends import Bends
 from vllm_eagle_pangu.core.durations import ENOUGH, LONG_MEMORY, Durations, Pace
 from vllm_eagle_pangu.core.policy import NONE, StepReport, Unasked
 
@@ -38,7 +39,8 @@ class StepCosts:
     that are measured where they run: on the host. Steps whose rows, or rows of a level, are of a
     number that was never seen teach nothing, unless they read prompts, as on a CPU the first matrix
     product of a size takes far longer. `pace`: of them all, told by steps that read no prompts, as
-    is how far a forward, or a plain step, of a batch of about one size is from these sums.
+    is how far a forward, or a plain step, of a batch of about one size is from these sums. `bends`:
+    how far forwards that verify some nodes are by their number of rows.
     """
 
     PARTS: ClassVar[Sequence[str]] = (
@@ -46,12 +48,12 @@ class StepCosts:
         *("forward", "level", "rest"),
     )
     # What else is learnt.
-    BESIDE: ClassVar[Sequence[str]] = ("pace", "_shares", "_forward_then", "read_beside")
+    BESIDE: ClassVar[Sequence[str]] = ("pace", "bends", "_shares", "_forward_then", "read_beside")
     LEARNT: ClassVar[Sequence[str]] = (*PARTS, *BESIDE)
     ITEMS: ClassVar = {"_shares": (0, (1.0, 0))}
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.pace, self.bends = Pace(), Bends()
         # Beside trees of about one size little tells what their rows take.
         self.forward = Durations(5, self.pace, LONG_MEMORY)
         self.level, self.rest = Durations(2, self.pace), Durations(4, self.pace)
@@ -74,6 +76,8 @@ class StepCosts:
         self._shares: dict[int, tuple[float, int]] = {}
         # Steps that the drafter missed; tokens of prompts that were read beside trees.
         self.missed = self.read_beside = 0
+        # By the size of batches, the bends as last solved for.
+        self._curves: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         # Numbers of rows that forwards had before, and levels.
         self._rows, self._level_rows = set[int](), set[int]()
         # Whether the last step was the first one with one of its numbers.
@@ -95,11 +99,13 @@ class StepCosts:
         """Let all that was seen count from now on."""
         for part in self._parts():
             part.solve()
+        self._curves.clear()
 
     def doubt(self) -> None:
         """It was learnt in another engine, on a machine that may be busier by now, or idle."""
         for part in self._parts():
             part.believe_less(HANDED_ON)
+        self.bends.doubt(HANDED_ON)
 
     def drifted(self, batch: int) -> bool:
         """Whether a forward with a node for each request takes far more, or less, at one pace than
@@ -162,10 +168,20 @@ class StepCosts:
     def of_forward(self, batch: int, nodes: np.ndarray) -> np.ndarray:
         """`[n]` seconds of forwards that verify `nodes: [n]` of trees of a batch."""
         first, row, request, any_node = self.of_features()
-        seconds = (
-            first + row * self.padded(batch + nodes) + request * batch + any_node * (nodes > 0)
-        )
-        return seconds * self.pace.misfit(kind_of(batch, trees=True))
+        rows = self.padded(batch + nodes)
+        seconds = first + row * rows + request * batch + any_node * (nodes > 0)
+        seconds *= self.pace.misfit(kind_of(batch, trees=True))
+        return np.where(nodes > 0, seconds * self._bend(batch, rows), seconds)
+
+    def _bend(self, batch: int, rows: np.ndarray) -> np.ndarray:
+        """`[n]`: how many times as long as the sum says forwards of so many rows take."""
+        kind = _, size = kind_of(batch, trees=True)
+        if size not in self._curves:
+            pace = self.pace.misfit(kind) / self.pace.now
+            first, row, request, any_node = self.of_features() * pace
+            first += request * 2**size + any_node
+            self._curves[size] = self.bends.curve(size, first, row)
+        return np.interp(rows, *self._curves[size])
 
     def of_features(self) -> np.ndarray:
         """`[4]` seconds of a forward, of each row, of each request, and of verifying any node."""
@@ -246,7 +262,10 @@ class StepCosts:
             of_trees = 1, verified, batch, int(report.nodes > 0)
             of_level, of_forward = self.of_level(rows), self.forward.of(*of_trees, 0)
             kind = kind_of(batch, trees=True)
-            usual = of_forward * self.pace.misfit(kind) + (self._timed + self._more) * of_level
+            usual = of_forward * self.pace.misfit(kind)
+            if report.nodes:
+                usual *= float(self._bend(batch, np.array(verified)))
+            usual += (self._timed + self._more) * of_level
             usual = (usual + self.of_rest(drafted, width)) / self.pace.now
             levels = self._levels + self._more * of_level
             if of_forward and not prompts and self.forward.known > ENOUGH:
@@ -258,6 +277,8 @@ class StepCosts:
             # Whoever has just come has no tree yet, and of one or two nobody else may have one.
             if had:
                 self.forward.add((*of_trees, prompts), forward)
+                if report.nodes and not prompts:
+                    self.bends.saw(kind[1], verified, forward / self.pace.now)
                 if self.rest.known > ENOUGH:
                     return usual
         return 0.0

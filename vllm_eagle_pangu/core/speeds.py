@@ -49,6 +49,7 @@ class Speeds:
 
     def __init__(self, largest: TreeShape, costs: StepCosts) -> None:
         self.costs, self.trees, self.kept = costs, Remembered(largest), Kept()
+        self._nodes = max(largest.nodes, 2)
         # Tokens that steps emitted of late, and those of prompts that they read.
         self._tokens = self._prompts = 0.0
 
@@ -118,14 +119,17 @@ class Speeds:
         """Of steps of so many requests, whose trees are so wide."""
         costs = self.costs
         costs.solve()
-        one, two = costs.of_forward(batch, np.arange(1, 3)).tolist()
+        # From a node for each request to as many as may be.
+        nodes = batch * np.array([1, self._nodes])
+        few, many = costs.of_forward(batch, nodes).tolist()
+        row = (many - few) / (nodes[1] - nodes[0])
         return Account(
             pays=pays,
             plain_per_s=self.of_plain(batch),
             trees_per_s=self.with_trees(batch, width),
             plain_s=costs.of_plain(batch),
-            forward_s=2 * one - two,
-            row_s=two - one,
+            forward_s=few - row * batch,
+            row_s=row,
             level_s=costs.of_level(batch * width),
             rest_s=costs.of_rest(batch, width),
         )
