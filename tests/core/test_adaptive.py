@@ -1081,6 +1081,21 @@ def test_a_head_that_becomes_right_is_found_out(batch, row):
     assert steps.policy.account(batch).pays
 
 
+@pytest.mark.parametrize(("batch", "shorter"), [(32, True), (1, False)])
+def test_a_look_is_shorter_that_takes_as_long_as_many_plain_steps(batch, shorter):
+    """Regression: 8 steps with the widest trees of 32 requests took two seconds and a half. One
+    request's are as many as tell something."""
+    steps = ChainSteps(0.001, chance=0.1, batch=batch, level=0.2)
+    planned = [steps.step()[0] is not None for _ in range(6000)]
+    _, *looks = [len(list(run)) for drafted, run in itertools.groupby(planned) if drafted]
+    assert looks
+    if shorter:
+        # Of four one may be the first with so many rows, which teaches nothing.
+        assert max(looks) <= 4 < LOOK_AT_TREES
+    else:
+        assert min(looks) >= TREES
+
+
 @pytest.mark.parametrize(("chances", "deeper"), [([1e-4, 1e-3], False), ([1e-4, 0.1], True)])
 def test_below_nodes_without_a_chance_no_look_drafts_a_level(chances, deeper):
     """Regression: a look at trees of all levels drafted five of a head that gives all tokens about

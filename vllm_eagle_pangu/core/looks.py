@@ -31,6 +31,9 @@ UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
 # A look is over of which so many trees hit nothing, and none anything: of a head whose trees pay
 # one in four hits at the least, and what it misses is looked for again before long.
 HOPELESS = 12
+# Nor is it longer than for `TREES` trees once it took the time of so many plain steps beyond those
+# for its tokens: the widest trees of many requests take as long as ten plain steps each.
+DEAR = 8
 # Of about one size are batches that are so near to one, in halvings: requests come and go, and what
 # was decided of them is not decided again whenever one does.
 SAME_SIZE = 0.75
@@ -121,6 +124,11 @@ class Looks:
         if self.looking and long_enough and not self.hits and self.misses >= HOPELESS:
             self.hopeless, self.pays, self.near = True, False, False
         return self.hopeless
+
+    def is_dear(self, batch: int, plain_s: float) -> bool:
+        """Whether a look took as long as it may, and long enough to tell something."""
+        trees = (self.plans - LOOK_AT_PLAIN) * batch
+        return trees >= TREES and self.lost > DEAR * plain_s > 0
 
     def judge(self, rate: float, plain: float, drifted: bool) -> None:
         """Tokens per second are to be `rate` with trees, and `plain` without; `drifted`: plain
