@@ -486,7 +486,7 @@ def test_verifying_any_node_takes_more_than_its_rows_do():
         costs.saw(report, drafted=0 if plain else 4, before=0 if plain else 4, width=1)
     costs.solve()
     none, one, more = costs.of_forward(4, np.array([0, 1, 21])).tolist()
-    assert (more - one) / 20 == pytest.approx(0.0001, rel=0.1)
+    assert (more - one) / 20 == pytest.approx(0.0001, rel=0.15)
     # A part of it is laid to every forward, as nearly all verify nodes.
     assert 0.0006 < one - none < 0.0011
 
@@ -639,12 +639,11 @@ def test_steps_of_a_rest_are_learnt_from_together():
     while steps.step(4) != "rest":
         pass
     costs = steps.policy.costs
-    for _ in range(TOGETHER - 2):
+    for _ in range(TOGETHER - 1):
         assert steps.step(4) == "rest" and costs.missed == 0
     steps.step(4)
     assert costs.missed == TOGETHER
     # And at once by whoever asks.
-    steps.step(4)
     assert steps.policy.account(4).plain_s == pytest.approx(0.01)
     assert costs.missed == TOGETHER + 1
 

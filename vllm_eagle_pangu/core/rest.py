@@ -30,9 +30,10 @@ class Rest:
 
     def saw(self, report: StepReport) -> None:
         """Of a step of it."""
-        self._reports.append((report, self.steps <= TRIAL, NONE))
+        # Not yet from the last one: what follows upon it is not known.
         if len(self._reports) == TOGETHER:
             self.learn()
+        self._reports.append((report, self.steps <= TRIAL, NONE))
 
     def passed(self, unasked: Unasked) -> None:
         """These followed upon the last one that it was told of."""
