@@ -139,7 +139,8 @@ class Service:
             self.further, self.unasked = self.further - 1, self.unasked + 1
             return True
         batch, passed = len(self.at), self.unasked
-        steps = policy.rests(batch, Unasked(batch, passed, batch * passed, passed, self.unasked_s))
+        tokens = batch * passed
+        steps = policy.rests(batch, Unasked(batch, passed, tokens, tokens, passed, self.unasked_s))
         self.further, self.unasked, self.unasked_s = max(steps - 1, 0), 0, 0.0
         return steps > 0
 

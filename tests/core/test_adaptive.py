@@ -905,16 +905,16 @@ def test_a_rest_takes_what_its_steps_do_that_nobody_is_told_of(soon):
         costs.saw(step, drafted=0, before=0, width=1)
     for _ in range(200):
         costs.solve()
-        costs.saw_missed(step, soon, Unasked(4, 14, 60, 11, 11 * 0.019))
+        costs.saw_missed(step, soon, Unasked(4, 14, 56, 60, 11, 11 * 0.019))
     costs.solve()
     assert costs.of_plain(4) == pytest.approx((0.022 + 11 * 0.019) / 12, rel=0.03)
     # Where a prompt was read, or the batch was another one, what followed says nothing of it.
     costs.saw_missed(
         StepReport(4, 99, *[[]] * 2, None, None, {"verify": 0.05}),
         soon,
-        Unasked(4, 14, 60, 11, 99.0),
+        Unasked(4, 14, 56, 60, 11, 99.0),
     )
-    costs.saw_missed(step, soon, Unasked(3, 14, 42, 11, 99.0))
+    costs.saw_missed(step, soon, Unasked(3, 14, 42, 42, 11, 99.0))
     costs.solve()
     assert costs.of_plain(4) == pytest.approx((0.022 + 11 * 0.019) / 12, rel=0.03)
 

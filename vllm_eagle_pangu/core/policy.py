@@ -34,12 +34,14 @@ class StepReport:
 
 @dataclass(frozen=True)
 class Unasked:
-    """`steps` of a rest of which no policy was told, each of `batch` requests; `rows` tokens in
-    all. `timed` of them read no prompt, and followed upon another: from its forward to their own
-    these took so many `seconds` together."""
+    """`steps` of a rest of which no policy was told, each of about `batch` requests, which
+    `emitted` so many tokens, of `rows` in all. `timed` of them had just so many requests, read no
+    prompt, and followed upon another: from its forward to their own these took so many `seconds`
+    together."""
 
     batch: int = 0
     steps: int = 0
+    emitted: int = 0
     rows: int = 0
     timed: int = 0
     seconds: float = 0.0
@@ -52,10 +54,10 @@ class TreePolicy(Protocol):
     """Chooses shapes, none larger than the engine's configured one."""
 
     def rests(self, batch: int, unasked: Unasked = NONE) -> int:
-        """Asked before a step of so many requests that verifies no tree: for how many of such
-        steps, this one among them, nobody will have one. The drafter need not follow then, and no
-        tree is planned. `observe` is told of this step; the others may pass with no word, and are
-        `unasked` when it is asked again. Unless overridden, 0.
+        """Asked before a step of so many requests that verifies no tree: for how many steps of
+        about so many, this one among them, nobody will have one. The drafter need not follow then,
+        and no tree is planned. `observe` is told of this step; the others may pass with no word,
+        and are `unasked` when it is asked again. Unless overridden, 0.
         """
         return 0
 

@@ -38,8 +38,7 @@ class Rest:
     def passed(self, unasked: Unasked) -> None:
         """These followed upon the last one that it was told of."""
         self.steps += unasked.steps
-        emitted = unasked.steps * unasked.batch
-        self._speeds.count(emitted, unasked.rows - emitted, unasked.steps)
+        self._speeds.count(unasked.emitted, unasked.rows - unasked.emitted, unasked.steps)
         if self._reports and unasked.timed:
             self._reports[-1] = *self._reports[-1][:2], unasked
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a rest that pass as plain decoding's, with nobody asked and nobody told."""
 
+from math import log2
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
 
     from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
 
+# So many halvings or doublings are as many requests: whoever comes or goes is no reason to ask, and
+# a step that is told of takes longer.
+ABOUT = 0.5
 # What a step calls, in every line of vLLM.
 _OF_A_STEP = {"_prepare_inputs", "_build_attention_metadata", "_sample", "sample_tokens"}
 
 
 class UnaskedSteps:
-    """Up to `left` more steps of as many requests as the last one.
+    """Up to `left` more steps of about as many requests as the last one.
 
     In these the runner's methods make way for vLLM's own. Behind a forward, which leaves little in
     the caches, even a method that only calls on takes some microseconds: all of them, and all that
@@ -28,14 +32,15 @@ class UnaskedSteps:
         self.runner = runner
         self.left = self._batch = 0
         self._own = runner.speculative_config
-        # Steps since they were last counted, their rows, and seconds of those that are timed.
-        self._passed = self._rows = self._timed = 0
+        # Since they were last counted, steps, tokens that they emitted, rows, and those that are
+        # timed, with their seconds.
+        self._passed = self._emitted = self._rows = self._timed = 0
         self._seconds = 0.0
         # Where rows are written to, and where those of the steps were, which the drafter misses.
         self._slots, self._written = np.zeros(0), list[np.ndarray]()
 
     def begin(self, batch: int, steps: int) -> None:
-        """Up to `steps` of `batch` requests come next; no draft of the last one is left."""
+        """Up to `steps` of about `batch` requests come next; no draft of the last one is left."""
         if not steps:
             return
         runner = self.runner
@@ -47,15 +52,19 @@ class UnaskedSteps:
 
     def covers(self, step: "SchedulerOutput") -> bool:
         """Whether `step` is one of them, for which vLLM's methods do."""
-        return len(step.num_scheduled_tokens) == self._batch and self.runner.does_as_vllm(step)
+        batch = len(step.num_scheduled_tokens)
+        near = batch == self._batch or (batch > 0 and abs(log2(batch / self._batch)) <= ABOUT)
+        return near and self.runner.does_as_vllm(step)
 
     def passed(self, step: "SchedulerOutput") -> None:
         """Another one's forward was called for; its tokens are still to be drawn."""
         rows, seconds = step.total_num_scheduled_tokens, self.runner.stages.lap()
+        batch = len(step.num_scheduled_tokens)
         # Before a new request comes nobody may have asked for anything.
-        if self._written and rows == self._batch and not step.scheduled_new_reqs:
+        if self._written and rows == batch == self._batch and not step.scheduled_new_reqs:
             self._timed, self._seconds = self._timed + 1, self._seconds + seconds
         self._passed, self._rows = self._passed + 1, self._rows + rows
+        self._emitted += batch
         self._written.append(self._slots[:rows].copy())
         self.left -= 1
         if not self.left:
@@ -79,7 +88,8 @@ class UnaskedSteps:
 
     def count(self) -> Unasked:
         """Those since this was last asked for."""
-        counted = Unasked(self._batch, self._passed, self._rows, self._timed, self._seconds)
-        self._passed = self._rows = self._timed = 0
+        steps = self._passed, self._emitted, self._rows, self._timed
+        counted = Unasked(self._batch, *steps, self._seconds)
+        self._passed = self._emitted = self._rows = self._timed = 0
         self._seconds = 0.0
         return counted
