@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from vllm_eagle_pangu.core.adaptive import MEMORY, AdaptiveShapes
+from vllm_eagle_pangu.core.bends import Bends
 from vllm_eagle_pangu.core.costs import FOLLOWING, MISSED, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
 from vllm_eagle_pangu.core.looks import (
@@ -516,6 +517,20 @@ def test_forwards_take_what_those_of_as_many_rows_took_where_no_line_has_it():
     # Of what was never seen, the line, as far from it as what is nearest.
     assert costs.of_forward(1, np.array([16]))[0] == pytest.approx(forward(17), rel=0.06)
     assert costs.of_forward(32, np.array([80]))[0] == pytest.approx(forward(112), rel=0.06)
+
+
+def test_rows_that_came_in_slow_seconds_are_not_dearer_for_that():
+    """Regression: by HTTP one client of the demo pair had trees of one node or of five, as other
+    numbers of rows had come while the machine was slower, and none in the end."""
+    bends, random = Bends(), np.random.default_rng(0)
+    for step in range(2000):
+        slow = step % 128 < 64
+        often, seldom = (5, 6) if slow else (6, 5)
+        rows = often if random.random() < 0.75 else seldom
+        bends.saw(0, rows, (1.2 if slow else 1.0) * 0.0045 * random.lognormal(0, 0.05))
+    rows, times = bends.curve(0, first=0.0045, row=0.0)
+    assert rows.tolist() == [5, 6]
+    assert times == pytest.approx(1.0, abs=0.03)
 
 
 def test_a_prompt_that_was_only_read_beside_trees_takes_some_of_that_without():
