@@ -151,8 +151,7 @@ def test_seeded_prompts_that_are_read_in_a_rest_draw_as_in_one_piece(
 
 @pytest.mark.engine
 def test_whoever_goes_is_no_reason_to_ask(engine, tiny_pangu, tiny_head, tree_config_of):
-    """Regression: of four clients' steps every fifth was told of, which takes longer than those
-    that pass unasked, as it was asked anew whenever one came or went."""
+    """Regression: by HTTP it was asked anew whenever a client came or went, every few steps."""
     spec = tree_config_of(tiny_head, (1, 1, 1))
     with engine(tiny_pangu, spec, max_model_len=256) as trees:
         trees.runner.step.policy = policy = Rests()

@@ -332,10 +332,10 @@ class AdaptiveShapes:
             self._look.hits += accepted
             self._look.lost += self._lost(report, emitted, prompts)
         # Steps with trees for most are compared with what was hoped of trees for all: whoever has
-        # just come, or is about to go, has none. That trees are of other sizes now and then is a part
-        # of what they bring; a look at them is none.
-        usual = as_wide or self._look is None
-        hope = self._hope(report.batch) if seconds and usual else 0.0
+        # just come, or is about to go, has none. Trees of other sizes are a part of what all bring,
+        # but in looks.
+        usual = seconds and (as_wide or self._look is None)
+        hope = self._hope(report.batch) if usual else 0.0
         if hope and self.speeds.became(report.batch, emitted, hope * seconds):
             self._stayed = 0
 

@@ -177,8 +177,8 @@ class StepCosts:
         """`[n]`: how many times as long as the sum says forwards of so many rows take."""
         kind = _, size = kind_of(batch, trees=True)
         if size not in self._curves:
-            pace = self.pace.misfit(kind) / self.pace.now
-            first, row, request, any_node = self.of_features() * pace
+            at_1 = self.pace.misfit(kind) / self.pace.now
+            first, row, request, any_node = self.of_features() * at_1
             first += request * 2**size + any_node
             self._curves[size] = self.bends.curve(size, first, row)
         return np.interp(rows, *self._curves[size])
@@ -277,7 +277,7 @@ class StepCosts:
             # Whoever has just come has no tree yet, and of one or two nobody else may have one.
             if had:
                 self.forward.add((*of_trees, prompts), forward)
-                if report.nodes and not prompts:
+                if report.nodes and forward and not prompts:
                     self.bends.saw(kind[1], verified, forward / self.pace.now)
                 if self.rest.known > ENOUGH:
                     return usual

@@ -32,7 +32,7 @@ UNSURE, TRIAL, SETTLED, TRIED = 1.1, 32, 256, 4096
 # one in four hits at the least, and what it misses is looked for again before long.
 HOPELESS = 12
 # Nor is it longer than for `TREES` trees once it took the time of so many plain steps beyond those
-# for its tokens: the widest trees of many requests take as long as ten plain steps each.
+# for its tokens: the widest trees of many requests may take as long as several each.
 DEAR = 8
 # Of about one size are batches that are so near to one, in halvings: requests come and go, and what
 # was decided of them is not decided again whenever one does.
