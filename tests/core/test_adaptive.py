@@ -27,7 +27,7 @@ from vllm_eagle_pangu.core.looks import (
 )
 from vllm_eagle_pangu.core.ops import Ops
 from vllm_eagle_pangu.core.policy import StepReport, TreePolicy, Unasked
-from vllm_eagle_pangu.core.remembered import narrower
+from vllm_eagle_pangu.core.remembered import Remembered, narrower
 from vllm_eagle_pangu.core.request import RequestView
 from vllm_eagle_pangu.core.rest import TOGETHER, TOLD
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -203,6 +203,28 @@ def test_what_a_narrower_tree_holds_is_what_it_would_have_grown(seed, width):
         alone = grown(head_of(request), width, 3)
         assert paths_of(trees, request, rows) == paths_of(alone, 0, range(alone.rows))
         assert len(rows) == alone.rows
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_level_is_worth_what_more_the_best_of_a_trees_nodes_are(seed):
+    """Against every set of nodes, where the first few cost nothing and the next ones something."""
+    rng = np.random.default_rng(seed)
+    trees, tree = Remembered(TreeShape(4, 3, 8)), random_trees(seed, batch=1, rows=9)
+    costs = np.cumsum(np.where(np.arange(9) < rng.integers(1, 6), 0.0, rng.exponential(0.1, 9)))
+    chance, level = chances(tree), tree.depth[0].numpy()
+    for _ in range(3000):
+        trees.add(tree, chance, [[3], [5]], costs)
+
+    def best(deepest: int) -> float:
+        return max(
+            float(sum(chance[0, list(nodes)]) - costs[len(nodes)] + costs[0])
+            for nodes in closed_sets(tree, 0)
+            if all(level[node] <= deepest for node in nodes)
+        )
+
+    worths, _ = trees.below()
+    assert worths[3] == pytest.approx(best(2) - best(1), abs=1e-6)
+    assert worths[5] == pytest.approx(best(3) - best(2), abs=1e-6)
 
 
 class WideSteps:

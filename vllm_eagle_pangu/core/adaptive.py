@@ -286,7 +286,7 @@ class AdaptiveShapes:
             pruned, chance = self.ops.tree_prune(tree, _kinds(whose), self.belief, cost)
             often = pays and self.trees.known >= TREES
             if sizes.now == sizes.best and (not often or self._due(REMEMBERED)):
-                self.trees.add(tree, chance.numpy(), self._bins, self._prices.row)
+                self.trees.add(tree, chance.numpy(), self._bins, self._prices.nodes)
             if sizes.whole and sizes.now == (self.largest.width, self.largest.depth):
                 began = self.costs.clock()
                 self.trees.add_whole(tree, chance.numpy())

@@ -15,10 +15,9 @@ FEW, MULTIPLE = 16, 8
 
 @dataclass
 class Prices:
-    """In tokens what is worth the time of a `row`, of a `level`, and `[nodes + 1] float64` of a
-    forward by its `nodes`. `few`: whether forwards are to have few numbers of rows."""
+    """In tokens what is worth the time of a `level`, and `[nodes + 1] float64` of a forward by its
+    `nodes`. `few`: whether forwards are to have few numbers of rows."""
 
-    row: float = 0.0
     level: float = 0.0
     nodes: np.ndarray = field(default_factory=lambda: np.zeros(1))
     few: bool = False
@@ -38,8 +37,7 @@ class Prices:
         tokens."""
         nodes = worth * costs.of_forward(batch, np.arange(most + 1))
         level = worth * costs.of_level(batch * width)
-        row = (nodes[-1] - nodes[1]) / max(most - 1, 1)
-        return cls(row, level, nodes, few)
+        return cls(level, nodes, few)
 
     def by_nodes(self, batch: int) -> torch.Tensor:
         """`nodes`; infinite where a forward of so many requests would have a number of rows that

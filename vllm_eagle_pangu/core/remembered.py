@@ -38,8 +38,8 @@ class Remembered:
         self.held = np.zeros((len(self.widths), *self.nodes.shape))
         self.known = self.known_whole = 0
         # `[3, SHARES]`, by the sum of the probabilities that the head gave the nodes of some level:
-        # trees that went on below, the chances of their new nodes, and what these were worth beside
-        # their rows. At first as much as the head says.
+        # trees that went on below, the chances of their new nodes, and how much more of a tree was
+        # worth verifying with them. At first as much as the head says.
         share = 2.0 ** -((np.arange(SHARES) + 0.5) / 2)
         self._below = np.stack([np.ones(SHARES), share, share])
 
@@ -58,12 +58,16 @@ class Remembered:
         self.nodes = self.held[self.widths.index(width)] * self.levels[:, None]
 
     def add(
-        self, tree: TreeBatch, chance: np.ndarray, bins: Sequence[Sequence[int]], row: float
+        self,
+        tree: TreeBatch,
+        chance: np.ndarray,
+        bins: Sequence[Sequence[int]],
+        costs: np.ndarray,
     ) -> None:
         """Trees as they are drafted by now; `chance: [B, R]`.
 
-        `bins`: by level, as far as known, that of each tree's probabilities. `row`: in tokens, what
-        a node costs.
+        `bins`: by level, as far as known, that of each tree's probabilities. `costs`: in tokens,
+        what a forward costs by the nodes of all trees.
         """
         level, valid = tree.depth.numpy(), chance > 0
         valid[:, 0] = False
@@ -74,12 +78,15 @@ class Remembered:
         self.nodes = leaves * self.nodes + (1 - leaves) * found
         drafted = np.arange(len(self.levels)) < tree.max_depth
         self.levels = leaves * self.levels + (1 - leaves) * drafted
+        if not bins:
+            return
+        worth = _worth(level, np.where(valid, chance, 0.0), tree.max_depth, costs)
         for below in range(1, min(tree.max_depth, len(bins) + 1)):
             of_level = bins[below - 1]
             found = np.where(level == below + 1, chance, 0.0)
-            worth = np.maximum(found - row, 0.0).sum(axis=1)
+            more = worth[:, below] - worth[:, below - 1]
             self._below *= (1 - WEIGHT) ** np.bincount(of_level, minlength=SHARES)
-            for of_trees, each in enumerate((None, found.sum(axis=1), worth)):
+            for of_trees, each in enumerate((None, found.sum(axis=1), more)):
                 self._below[of_trees] += np.bincount(of_level, each, SHARES)
 
     def add_whole(self, tree: TreeBatch, chance: np.ndarray) -> None:
@@ -108,6 +115,24 @@ def bin_of(share: float) -> int:
 def _leaves(trees: int, known: int) -> float:
     """What so many new trees leave of all that are known with them."""
     return float(min(1 - trees / known, (1 - WEIGHT) ** trees))
+
+
+def _worth(level: np.ndarray, chance: np.ndarray, depth: int, costs: np.ndarray) -> np.ndarray:
+    """`[B, D]`: in tokens, what trees are worth that are cut below each level: what the likeliest
+    of their nodes, as many as pay, bring beyond their costs.
+
+    `level: [B, R]`; `chance: [B, R]`, 0 where there is no node. `costs`: of the nodes of all trees,
+    of which each is reckoned to have as many as the others.
+    """
+    likeliest = np.argsort(-chance, axis=1)
+    level, chance = (np.take_along_axis(each, likeliest, axis=1) for each in (level, chance))
+    # `[B, D, R]`
+    held = (level[:, None] <= np.arange(1, depth + 1)[:, None]) & (chance > 0)[:, None]
+    brings = np.where(held, chance[:, None], 0.0).cumsum(axis=2)
+    trees = len(level)
+    cost = (costs - costs[0]) / trees
+    worth: np.ndarray = brings - cost.take(trees * held.cumsum(axis=2), mode="clip")
+    return np.maximum(worth.max(axis=2), 0.0)
 
 
 def narrower(tree: TreeBatch, width: int) -> np.ndarray:
