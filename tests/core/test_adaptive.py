@@ -26,10 +26,10 @@ from vllm_eagle_pangu.core.looks import (
     look_steps,
 )
 from vllm_eagle_pangu.core.ops import Ops
-from vllm_eagle_pangu.core.policy import StepReport, TreePolicy, Unasked
+from vllm_eagle_pangu.core.policy import NONE, StepReport, TreePolicy, Unasked
 from vllm_eagle_pangu.core.remembered import Remembered, narrower
 from vllm_eagle_pangu.core.request import RequestView
-from vllm_eagle_pangu.core.rest import TOGETHER, TOLD
+from vllm_eagle_pangu.core.rest import SELDOM, TOGETHER, TOLD, TOLD_LATE
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.speeds import Account
 from vllm_eagle_pangu.core.tree import TreeBatch
@@ -683,6 +683,24 @@ def test_steps_of_a_rest_are_learnt_from_together():
     # And at once by whoever asks.
     assert steps.policy.account(4).plain_s == pytest.approx(0.01)
     assert costs.missed == TOGETHER + 1
+
+
+def test_an_old_rest_is_told_of_less():
+    steps, unasked, told = DearTrees(), NONE, []
+    while steps.step(4) != "rest":
+        pass
+    policy, passed = steps.policy, 0
+    while stretch := policy.rests(4, unasked):
+        policy.observe(StepReport(4, 4, [], [], None, None, {"verify": 0.01}))
+        rows = 4 * (stretch - 1)
+        unasked = Unasked(4, stretch - 1, rows, rows, stretch - 1, 0.01 * (stretch - 1))
+        passed += stretch
+        told.append((passed, stretch))
+    # The last stretch ends where the next look begins.
+    of_old = [stretch for passed, stretch in told[:-1] if passed > (SELDOM + 1) * TOLD_LATE]
+    assert {stretch for passed, stretch in told if passed < SELDOM * TOLD} == {TOLD}
+    assert set(of_old) == {TOLD_LATE} and len(of_old) > 4
+    assert told[:-1] == sorted(told[:-1], key=lambda each: each[1])
 
 
 def test_a_step_that_hangs_was_to_emit_no_more_than_others():

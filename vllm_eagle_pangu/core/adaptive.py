@@ -35,7 +35,7 @@ from vllm_eagle_pangu.core.policy import NONE, StepReport, Unasked
 from vllm_eagle_pangu.core.prices import Prices
 from vllm_eagle_pangu.core.remembered import Remembered, bin_of
 from vllm_eagle_pangu.core.request import RequestView
-from vllm_eagle_pangu.core.rest import TOLD, Rest
+from vllm_eagle_pangu.core.rest import Rest
 from vllm_eagle_pangu.core.shape import TreeShape
 from vllm_eagle_pangu.core.speeds import ENOUGH_TREES, Account, Speeds
 from vllm_eagle_pangu.core.tree import TreeBatch
@@ -157,7 +157,7 @@ class AdaptiveShapes:
         looks.plans += 1
         self.rest.steps += 1
         self._followed = self._drafting = 0
-        return min(TOLD, 1 + looks.pause - looks.plans)
+        return min(self.rest.stretch(), 1 + looks.pause - looks.plans)
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""

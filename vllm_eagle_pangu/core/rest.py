@@ -5,9 +5,10 @@ from vllm_eagle_pangu.core.looks import TRIAL
 from vllm_eagle_pangu.core.policy import NONE, StepReport, Unasked
 from vllm_eagle_pangu.core.speeds import Speeds
 
-# One of so many is told of, not a power of 2, as requests often are as long; and from so many at
-# once is learnt: behind a forward even little work takes long.
-TOLD, TOGETHER = 15, 16
+# One of so many is told of at first, and in a rest that has lasted for `SELDOM` times as many at
+# most one of so many: no powers of 2, as requests often are as long. From so many told of at once
+# is learnt: behind a forward even little work takes long.
+TOLD, SELDOM, TOLD_LATE, TOGETHER = 15, 8, 61, 16
 
 
 class Rest:
@@ -27,6 +28,10 @@ class Rest:
         lasts = self._is_new and self.steps >= TRIAL
         self._is_new &= not lasts
         return lasts
+
+    def stretch(self) -> int:
+        """For so many steps, the one that it is told of among them, nobody is asked again."""
+        return min(max(TOLD, self.steps // SELDOM), TOLD_LATE)
 
     def saw(self, report: StepReport) -> None:
         """Of a step of it."""
