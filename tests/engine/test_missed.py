@@ -16,6 +16,7 @@ from vllm_eagle_pangu.step.missed import Missed
 from vllm_eagle_pangu.step.stages import Observer
 
 SIZE, PAGES = 4, 24
+UPDATE = "update_draft_token_ids"
 SHAPE = TreeShape(3, 3, 8)
 
 
@@ -164,6 +165,37 @@ def test_whoever_goes_is_no_reason_to_ask(engine, tiny_pangu, tiny_head, tree_co
     # For 7 steps each, in one of which a request ends.
     assert policy.asked <= 40 // 7 + 1
     assert 3 * policy.unasked < policy.emitted < 4 * policy.unasked
+
+
+class RestsSoon(TreePolicy):
+    """Has the drafter follow every third step alone, with no tree."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def rests(self, batch, unasked=NONE):
+        self.steps += 1
+        return int(self.steps % 3 != 1)
+
+    def plan(self, requests):
+        return [None] * len(requests)
+
+
+@pytest.mark.engine
+def test_what_is_to_be_read_when_a_rest_begins_never_is(
+    engine, tiny_pangu, tiny_head, tree_config_of, monkeypatch
+):
+    """Regression: the drafter read the prompts of all requests that came together behind one whose
+    trees pay, and the scheduler was told in each step that nothing is drafted."""
+    prompts = [[5, 6, n + 7] * 30 for n in range(4)]
+    with engine(tiny_pangu, None, max_model_len=256) as plain:
+        expected = plain.generate(prompts, max_tokens=30)
+    with engine(tiny_pangu, tree_config_of(tiny_head, (1, 1, 1)), max_model_len=256) as trees:
+        trees.runner.step.policy = policy = RestsSoon()
+        for ours, method in ((trees.runner.draft_head, "read"), (trees.scheduler, UPDATE)):
+            monkeypatch.setattr(ours, method, None)
+        assert trees.generate(prompts, max_tokens=30) == expected
+    assert policy.steps == 30
 
 
 @pytest.mark.engine

@@ -174,9 +174,9 @@ class AdaptiveShapes:
         looks.looking = self._goes_on(looks, batch)
         self._look = looks if looks.looking else None
         if looks.drafts:
-            # Not for long where a batch only passed by.
-            self._drafting = min(self._drafting + 1, FOLLOWED)
+            # Not for long where a batch only passed by: up to the next step behind one of it.
             self._wanted = self._plans + self._drafting
+            self._drafting = min(self._drafting + 1, FOLLOWED)
         self._drafted = 0
         self._followed += 1
         if self._followed == 1:

@@ -114,7 +114,8 @@ class TreeRunnerMixin(TreeRunnerStart):
     def take_draft_token_ids(self) -> "DraftTokenIds | None":
         """vLLM asks for them once what the step emitted is on its way."""
         self._draft_late()
-        return super().take_draft_token_ids()
+        # The scheduler has nothing to do then.
+        return super().take_draft_token_ids() if self.trees else None
 
     def _draft_late(self) -> None:
         step = self.in_flight

@@ -131,8 +131,10 @@ def extend(
     extension = extension_of(accepted, reading, group, limits, ops)
     rows = extension.rows
     if head.rowwise:
+        # Prompts of requests that come together wait for a step: a rest may come first.
+        is_enough = unread.is_enough
         first = unread.add(rows, target.taps)
-        if not requests and not unread.is_enough:
+        if not requests and not is_enough:
             return None
         hidden = unread.read(head)[first:]
     else:

@@ -65,9 +65,12 @@ class Unread:
         return head.read(tokens, positions, slots, self._taps[:rows])
 
     def miss(self, slots: np.ndarray, head: Head) -> None:
-        """A step's rows in `slots: [n]` will not be read."""
+        """A step's rows in `slots: [n]` will not be read, nor those that still were to be: whose
+        they are, there is no tree in sight for them."""
         if self.count:
-            self.read(head)
+            unread = self._numbers[2, : self.count].numpy()
+            slots = np.append(unread[unread >= 0], slots)
+            self.count = self._steps = 0
         self.missed.add(slots, head.page_size)
 
     def _make_room(self, taps: Sequence[torch.Tensor]) -> None:
