@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adaptive trees against plain decoding, and how far this is from itself, point by point.
 
-    python benchmarks/points.py benchmarks/results/served-ramp-*-bf16-rounds.json
+    python benchmarks/points.py benchmarks/results/served-ramp-*-bf16-bursts.json
 
 Of each result of `closed_loop.py --also plain-2`, by the number of clients: adaptive trees' mean
 ratio, their first tokens (99 %) to the mean of both plain engines', and the second plain engine's
