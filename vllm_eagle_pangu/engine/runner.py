@@ -114,7 +114,7 @@ class TreeRunnerMixin(TreeRunnerStart):
     def take_draft_token_ids(self) -> "DraftTokenIds | None":
         """vLLM asks for them once what the step emitted is on its way."""
         self._draft_late()
-        # The scheduler has nothing to do then.
+        # Where there are none the scheduler has nothing to do.
         return super().take_draft_token_ids() if self.trees else None
 
     def _draft_late(self) -> None:
