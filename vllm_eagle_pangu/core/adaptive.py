@@ -220,7 +220,9 @@ class AdaptiveShapes:
     def _goes_on(self, looks: Looks, batch: int) -> bool:
         """Whether trees are looked at; a look that ends is reckoned with."""
         hopeless = looks.give_up()
-        if looks.looking and looks.is_dear(batch, self.costs.of_plain(batch)) and self._hope(batch):
+        # On a device only the look's other trees tell what levels take, and rows.
+        dear = self.on_host and looks.is_dear(batch, self.costs.of_plain(batch))
+        if looks.looking and dear and self._hope(batch):
             # As if it had been as long as it was to be.
             looks.plans = max(looks.plans, look_steps(batch))
         if looks.plans < look_steps(batch) and not hopeless:
