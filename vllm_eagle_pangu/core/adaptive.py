@@ -221,8 +221,8 @@ class AdaptiveShapes:
         """Whether trees are looked at; a look that ends is reckoned with."""
         hopeless = looks.give_up()
         # On a device only the look's other trees tell what levels take, and rows.
-        dear = self.on_host and looks.is_dear(batch, self.costs.of_plain(batch))
-        if looks.looking and dear and self._hope(batch):
+        may_end = looks.looking and self.on_host
+        if may_end and looks.is_dear(batch, self.costs.of_plain(batch)) and self._hope(batch):
             # As if it had been as long as it was to be.
             looks.plans = max(looks.plans, look_steps(batch))
         if looks.plans < look_steps(batch) and not hopeless:

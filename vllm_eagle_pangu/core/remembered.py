@@ -81,12 +81,12 @@ class Remembered:
         if not bins:
             return
         worth = _worth(level, np.where(valid, chance, 0.0), tree.max_depth, costs)
+        more = np.diff(worth, axis=1)
         for below in range(1, min(tree.max_depth, len(bins) + 1)):
             of_level = bins[below - 1]
             found = np.where(level == below + 1, chance, 0.0)
-            more = worth[:, below] - worth[:, below - 1]
             self._below *= (1 - WEIGHT) ** np.bincount(of_level, minlength=SHARES)
-            for of_trees, each in enumerate((None, found.sum(axis=1), more)):
+            for of_trees, each in enumerate((None, found.sum(axis=1), more[:, below - 1])):
                 self._below[of_trees] += np.bincount(of_level, each, SHARES)
 
     def add_whole(self, tree: TreeBatch, chance: np.ndarray) -> None:

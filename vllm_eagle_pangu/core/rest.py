@@ -5,9 +5,9 @@ from vllm_eagle_pangu.core.looks import TRIAL
 from vllm_eagle_pangu.core.policy import NONE, StepReport, Unasked
 from vllm_eagle_pangu.core.speeds import Speeds
 
-# One of so many is told of at first, and in a rest that has lasted for `SELDOM` times as many at
-# most one of so many: no powers of 2, as requests often are as long. From so many told of at once
-# is learnt: behind a forward even little work takes long.
+# One of `TOLD` is told of at first, later one of as many as a `SELDOM`th of the rest so far, up to
+# `TOLD_LATE`: no powers of 2, as requests often are as long. From `TOGETHER` of them at once is
+# learnt: behind a forward even little work takes long.
 TOLD, SELDOM, TOLD_LATE, TOGETHER = 15, 8, 61, 16
 
 

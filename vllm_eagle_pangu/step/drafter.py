@@ -85,7 +85,7 @@ class Eagle3Drafter:
 
     def miss(self, slots: np.ndarray) -> None:
         """See `Drafter`."""
-        self.unread.miss(slots, self.head)
+        self.unread.miss(slots, self.head.page_size)
 
     def grow(self, state: Extended, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """See `Drafter`."""

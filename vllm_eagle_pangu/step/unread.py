@@ -64,14 +64,14 @@ class Unread:
         self.count = self._steps = 0
         return head.read(tokens, positions, slots, self._taps[:rows])
 
-    def miss(self, slots: np.ndarray, head: Head) -> None:
+    def miss(self, slots: np.ndarray, page_size: int) -> None:
         """A step's rows in `slots: [n]` will not be read, nor those that still were to be: whose
         they are, there is no tree in sight for them."""
         if self.count:
             unread = self._numbers[2, : self.count].numpy()
             slots = np.append(unread[unread >= 0], slots)
             self.count = self._steps = 0
-        self.missed.add(slots, head.page_size)
+        self.missed.add(slots, page_size)
 
     def _make_room(self, taps: Sequence[torch.Tensor]) -> None:
         if self.count <= len(self._taps):
