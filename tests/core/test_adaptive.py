@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import MEMORY, AdaptiveShapes
+from vllm_eagle_pangu.core.adaptive import MEMORY, PUT_OFF, AdaptiveShapes
 from vllm_eagle_pangu.core.bends import Bends
 from vllm_eagle_pangu.core.costs import FOLLOWING, MISSED, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
@@ -486,6 +486,17 @@ def test_a_forward_of_many_rows_has_a_number_of_them_that_comes_often(batch):
         assert batch + count <= 16 or (batch + count) % 8 == 0
 
 
+def test_where_many_come_together_the_first_ones_trees_wait():
+    policy = AdaptiveShapes(SHAPE, OPS)
+    crowd = [(1, 1, 13), (12, 11, 4), (16, 4, 0)]
+    assert [policy.puts_off(*step) for step in crowd] == [True, True, False]
+    # Not for whoever comes one by one, nor where long prompts are read one behind the other.
+    assert not any(policy.puts_off(*step) for step in [(16, 1, 1), (16, 0, 1), (8, 1, 3)])
+    # A crowd without end gets trees in the end, and once it ended another one is waited for.
+    assert [policy.puts_off(8, 8, 99) for _ in range(12)] == [True] * PUT_OFF + [False] * 8
+    assert [policy.puts_off(8, 8, waiting) for waiting in (0, 99)] == [False, True]
+
+
 def test_what_a_number_of_rows_takes_is_learnt_from_the_second_time_on():
     costs = StepCosts()
 
@@ -650,6 +661,28 @@ def test_what_the_drafter_takes_for_a_prompt_is_learnt_of_one_client_or_two(on_h
     costs.solve()
     assert costs.of_prompt_row(trees=False) == pytest.approx(0.00035, rel=0.05)
     assert costs.of_prompt_row(trees=True) == pytest.approx(0.00045, rel=0.05)
+
+
+def test_prompts_that_the_drafter_put_off_are_reckoned_where_it_reads_them():
+    """What it takes for each is the same, and a step in which it reads none tells nothing of it."""
+    costs, tree = StepCosts(), random_trees(0, batch=4, rows=3)
+
+    def saw(prompts: int, read: int, nodes: int, put_off: bool = False) -> None:
+        seconds = {"verify": 0.02 + 0.0003 * prompts, "extend": 0.001 + 0.0001 * read}
+        had = tree if nodes else None
+        report = StepReport(4, 4 + nodes + prompts, asked(had), [], had, None, seconds, nodes)
+        costs.put_off = put_off
+        costs.saw(report, drafted=0 if put_off else 4, before=nodes and 4, width=1)
+
+    for turn in range(40):
+        # A crowd comes in two steps, and behind it prompts one by one.
+        saw(300, 0, 8, put_off=True)
+        saw(200, 500, 0)
+        saw(50 * (turn % 2), 50 * (turn % 2), 8)
+    costs.solve()
+    assert costs.of_prompt_row(trees=False) == pytest.approx(0.0003, rel=0.05)
+    assert costs.of_prompt_row(trees=True) == pytest.approx(0.0004, rel=0.05)
+    assert costs.of_rest(4, 1) == pytest.approx(0.001, rel=0.05)
 
 
 @pytest.mark.parametrize("on_host", [True, False])

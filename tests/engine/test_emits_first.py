@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step emitted goes to the clients before the next trees are drafted."""
 
+from queue import Queue
+
 import pytest
 from vllm import SamplingParams
+from vllm.v1.engine import EngineCoreRequestType
+from vllm.v1.engine.core import EngineCoreProc
 
 from vllm_eagle_pangu.core.policy import TreePolicy
 from vllm_eagle_pangu.core.shape import TreeShape
@@ -91,6 +95,39 @@ def test_trees_that_nobody_asked_for_are_drafted_before_the_next_step(
     executed = sum(steps)
     assert executed - 2 <= policy.reports <= executed
     assert policy.plans >= executed - 4 and len(policy.drafted) == len(PROMPTS)
+
+
+def test_whoever_came_in_the_meantime_waits_for_the_drafts(counted, monkeypatch):
+    """As a server's core has it, which takes requests from a queue; there is none in a test."""
+    core, policy = counted.llm.llm_engine.engine_core.engine_core, counted.runner.step.policy
+    core.input_queue, told = Queue(), []
+
+    def came(count: int) -> None:
+        core.input_queue.put((EngineCoreRequestType.ABORT, ["nobody"]))
+        for _ in range(count):
+            core.input_queue.put((EngineCoreRequestType.ADD, None))
+
+    def step() -> None:
+        _, executed = core.step_fn()
+        EngineCoreProc.post_step(core, executed)
+        core.input_queue.queue.clear()
+
+    def puts_off(batch, new, waiting):
+        told.append((batch, new, waiting))
+        return waiting > 1
+
+    monkeypatch.setattr(policy, "puts_off", puts_off, raising=False)
+    params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
+    counted.llm.llm_engine.add_request("0", {"prompt_token_ids": PROMPTS[0]}, params)
+    for count in (3, 0, 1, 2):
+        came(count)
+        step()
+    assert told == [(1, 1, 3), (1, 0, 0), (1, 0, 1), (1, 0, 2)]
+    assert policy.plans == 2 and policy.reports == 4
+    counted.llm.llm_engine.abort_request(["0"])
+    came(1)
+    step()
+    assert len(told) == 4, "no step was made"
 
 
 def test_drafts_that_fail_are_not_tried_again(counted):

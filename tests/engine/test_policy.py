@@ -181,6 +181,43 @@ def test_what_was_put_off_is_read_before_the_next_tree(
             torch.testing.assert_close(scores, as_read)
 
 
+class GivesWay(Sometimes):
+    """Drafts every time, but behind steps for which more requests wait."""
+
+    def __init__(self) -> None:
+        super().__init__(every=1)
+        self.asked = []
+
+    def puts_off(self, batch, new, waiting):
+        self.asked.append((batch, new, waiting))
+        return waiting > 0
+
+
+@pytest.mark.parametrize("many", [0, 2048])
+def test_trees_that_gave_way_to_prompts_are_drafted_as_if_they_had_not(
+    engine, tiny_pangu, tiny_head, tree_config_of, expected, monkeypatch, many
+):
+    """Whether the head reads all of it later, or as it comes."""
+    monkeypatch.setattr("vllm_eagle_pangu.step.drafter.MANY", many)
+    spec = tree_config_of(tiny_head, (4, 4, 16))
+    with engine(tiny_pangu, spec, **SMALL | {"max_num_seqs": 5}) as trees:
+        drafter, drafted = trees.runner.step.drafter, []
+        for turn, policy in enumerate((Sometimes(1), GivesWay())):
+            notebook = trees.runner.step.drafter = Notebook(drafter, turn * len(PROMPTS))
+            trees.runner.step.policy = policy
+            assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
+            drafted.append(notebook.trees)
+    # A prompt is read in part and two are not begun, then one is read in part.
+    assert policy.asked[:3] == [(3, 3, 3), (5, 2, 1), (5, 0, 0)]
+    assert not any(waiting for _, _, waiting in policy.asked[2:])
+    at_once, later = drafted
+    assert len(later) > 10 and not set(later) >= set(at_once)
+    for prompt_and_length, (scores, tokens) in later.items():
+        as_read, the_same = at_once[prompt_and_length]
+        assert torch.equal(tokens, the_same)
+        torch.testing.assert_close(scores, as_read)
+
+
 class Costs(StepCosts):
     """A forward takes 1 and what each row adds; the rest is free."""
 

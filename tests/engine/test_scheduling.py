@@ -140,6 +140,29 @@ def test_a_prefill_gets_the_rows_that_it_gets_beside_plain_decoding(
     assert sum(prefills[0].values()) == 150 and len(prefills[0]) == 2
 
 
+@pytest.mark.parametrize("setting", ["chunked prefills", "whole prefills"])
+def test_it_is_known_who_waits_for_rows(engine, tiny_pangu, setting, tiny_head, tree_config_of):
+    """Whoever did not get his first token in a step that reads prompts, though there was room for
+    his request; not whoever waits for another one to end."""
+    load = [Arrival(0 if i < 9 else 12, [i] * 90, max_tokens=30) for i in range(15)]
+    settings = SETTINGS[setting] | {"max_num_seqs": 12}
+    with engine(tiny_pangu, tree_config_of(tiny_head, SHAPE), **settings) as running:
+        outputs = watched(running.scheduler)
+        services = serve(running, load)
+    checked = set()
+    for step, output in enumerate(outputs):
+        here = [r for r, each in enumerate(load) if each.step <= step]
+        began = [r for r in here if min(services[r].rows) <= step]
+        unread = [r for r in began if services[r].first_token > step]
+        reads = any(services[r].rows.get(step, 0) > 1 for r in began)
+        ended = sum(max(services[r].rows) < step for r in began)
+        room = 12 - (len(began) - ended)
+        expected = len(unread) + min(len(here) - len(began), room) if reads else 0
+        assert output.others_waiting == expected, step
+        checked.add(expected)
+    assert len(checked) >= 5
+
+
 def test_trees_of_a_crowd_have_equal_shares(engine, tiny_pangu, tiny_head, tree_config_of):
     """Regression: the first trees were whole, the last requests got not even a root."""
     load = [Arrival(0, [7, 8, i], max_tokens=60) for i in range(20)]

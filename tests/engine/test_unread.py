@@ -58,7 +58,7 @@ def test_each_slot_holds_the_last_row_that_was_meant_for_it(seed):
         for slot, row in zip(rows.slots.tolist(), values, strict=True):
             if slot >= 0:
                 expected[slot] = row
-        if unread.is_enough or choose.random() < 0.2:
+        if unread.count >= ENOUGH or choose.random() < 0.2:
             read = unread.read(pages)
             assert torch.equal(read[first : first + len(states)], states)
             assert unread.count == 0 and pages.slots == expected

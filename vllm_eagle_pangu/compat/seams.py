@@ -117,10 +117,15 @@ _TABLE = """
     vllm.v1.core.sched.output:SchedulerOutput = finished_req_ids num_scheduled_tokens
         scheduled_cached_reqs scheduled_new_reqs scheduled_spec_decode_tokens
         total_num_scheduled_tokens
+    vllm.v1.core.sched.request_queue:RequestQueue = peek_request
     vllm.v1.core.sched.scheduler = Scheduler
     vllm.v1.core.sched.scheduler:Scheduler = _update_after_schedule kv_cache_config kv_cache_manager
         max_model_len max_num_running_reqs max_num_scheduled_tokens num_lookahead_tokens
-        num_spec_tokens requests running scheduler_config update_draft_token_ids vllm_config
+        num_spec_tokens requests running scheduler_config update_draft_token_ids vllm_config waiting
+    vllm.v1.engine = EngineCoreRequestType
+    vllm.v1.engine.core = EngineCoreProc
+    vllm.v1.engine.core:EngineCoreProc = collective_rpc input_queue post_step
+    vllm.v1.engine:EngineCoreRequestType = ADD
     vllm.v1.kv_cache_interface = KVCacheGroupSpec
     vllm.v1.kv_cache_interface:KVCacheConfig = kv_cache_groups
     vllm.v1.kv_cache_interface:KVCacheGroupSpec = kv_cache_spec layer_names

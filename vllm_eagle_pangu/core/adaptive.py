@@ -55,6 +55,9 @@ WARM = 0.7
 # it is, so many times more seldom: the reckoning takes as long as a tenth of a small model's step,
 # and remembering a twentieth. What was reckoned for batches of other sizes is forgotten then.
 REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 4, 64
+# Where many requests come together, the first ones' trees wait for the others' prompts, for so many
+# steps one behind the other: many are half of those that then are there.
+PUT_OFF = 4
 
 
 class AdaptiveShapes:
@@ -99,6 +102,8 @@ class AdaptiveShapes:
         # Requests of which it may have missed something: of those that could be drafted for when it
         # began to follow, all but new ones; a prefix from the cache may be a missed one.
         self._missed = frozenset[str]()
+        # Steps, one behind the other, behind which many wait.
+        self._put_off = 0
         # Whether there can be a rest, and the looks that go on.
         self._may_rest = False
         self._look: Looks | None = None
@@ -158,6 +163,13 @@ class AdaptiveShapes:
         self.rest.steps += 1
         self._followed = self._drafting = 0
         return min(self.rest.stretch(), 1 + looks.pause - looks.plans)
+
+    def puts_off(self, batch: int, new: int, waiting: int) -> bool:
+        """See `TreePolicy`: where many come together, for a few steps."""
+        many = waiting > 0 and 2 * (new + waiting) >= batch + waiting
+        self._put_off = self._put_off + 1 if many else 0
+        self.costs.put_off = 0 < self._put_off <= PUT_OFF
+        return self.costs.put_off
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""
@@ -305,7 +317,7 @@ class AdaptiveShapes:
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
-        if self._followed:
+        if self._followed or self.costs.put_off:
             self._learn(report)
         else:
             self.rest.saw(report)
@@ -315,6 +327,7 @@ class AdaptiveShapes:
         self._drafted, self._drafted_before = 0, drafted
         width, as_wide = self.sizes.now[0], self.sizes.stayed()
         seconds = self.costs.saw(report, drafted, before, width)
+        self.costs.put_off = False
         tree, paths = report.tree, report.paths
         accepted = 0
         if tree is not None and paths is not None:

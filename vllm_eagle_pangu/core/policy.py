@@ -61,6 +61,13 @@ class TreePolicy(Protocol):
         """
         return 0
 
+    def puts_off(self, batch: int, new: int, waiting: int) -> bool:
+        """Asked behind a step of so many requests, of which so many were new in it, where so many
+        more wait for the next one, to read their prompts: whether it comes at once. Then no tree is
+        planned, and the drafter reads later what the step committed. Unless overridden, no.
+        """
+        return False
+
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """A shape for each of the requests that can be drafted for; None for no tree."""
         ...

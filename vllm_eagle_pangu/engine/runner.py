@@ -66,6 +66,8 @@ class TreeRunnerMixin(TreeRunnerStart):
         self.in_flight: Placed | Accepted | Undrafted | Unseen | None = None
         # Whether no tree is in sight, so that the drafter misses the step that runs.
         self.rests = False
+        # Requests that are new in it, and that wait for the next one to read their prompts.
+        self.new = self.others_waiting = 0
         self.unasked = UnaskedSteps(self)
         trace = self.tree_config.trace()
         self.tracer = None if trace is None else StepTracer(self, trace)
@@ -86,6 +88,7 @@ class TreeRunnerMixin(TreeRunnerStart):
         self._draft_late()
         batch = len(scheduler_output.num_scheduled_tokens)
         new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
+        self.new, self.others_waiting = len(new), getattr(scheduler_output, "others_waiting", 0)
         self.stages.begin(new, list(scheduler_output.finished_req_ids))
         may_rest = batch > 0 and not self.trees and self.step.drafter.may_miss_in is not None
         steps = self.step.policy.rests(batch, self.unasked.count()) if may_rest else 0
@@ -268,9 +271,11 @@ class TreeRunnerMixin(TreeRunnerStart):
         return self._draft(step)
 
     def _draft(self, step: Undrafted) -> list[list[int]]:
-        drafted = Drafted()
+        drafted, view = Drafted(), step.accepted.placed.view
         if self.rests:
-            self._miss(step.accepted.placed.view.rows)
+            self._miss(view.rows)
+        elif self.step.policy.puts_off(view.batch_size, self.new, self.others_waiting):
+            self.step.put_off(step.accepted, step.target)
         else:
             drafted = self.step.draft(step.accepted, step.target)
         tokens = self._store_trees(drafted)

@@ -52,17 +52,42 @@ class TreeScheduler(Scheduler):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """The last thing that vLLM does in `schedule`, and the first to count scheduled tokens."""
+        scheduler_output.others_waiting = self._others_waiting(scheduler_output)
         self._add_trees(scheduler_output)
         super()._update_after_schedule(scheduler_output)
+
+    def _others_waiting(self, step: SchedulerOutput) -> int:
+        """Requests of whose prompts a plain step reads nothing, or not the end, for want of rows.
+
+        In a step that reads none nobody waits for that.
+        """
+        rows = step.num_scheduled_tokens
+        if step.total_num_scheduled_tokens == len(rows):
+            return 0
+        count = sum(
+            request.num_computed_tokens + rows.get(request.request_id, 0) < request.num_tokens
+            for request in self.running
+        )
+        room = self.max_num_running_reqs - len(self.running)
+        if self.waiting and room > 0:
+            first = self.waiting.peek_request()
+            left = self._rows - step.total_num_scheduled_tokens
+            if first.num_tokens - first.num_computed_tokens > left:
+                count += min(len(self.waiting), room)
+        return count
+
+    @property
+    def _rows(self) -> int:
+        """That a step may have."""
+        return min(self.max_num_scheduled_tokens, self.scheduler_config.max_num_batched_tokens)
 
     def _add_trees(self, step: SchedulerOutput) -> None:
         """Add to a plain step what fits of each tree whose root it decodes."""
         if not self.drafted:
             return
-        rows = min(self.max_num_scheduled_tokens, self.scheduler_config.max_num_batched_tokens)
         trees = self._trees_of(step)
         wanted = [self._useful_nodes(request) for _, request in trees]
-        shares = share_out(rows - step.total_num_scheduled_tokens, wanted)
+        shares = share_out(self._rows - step.total_num_scheduled_tokens, wanted)
         for (index, request), share in zip(trees, shares, strict=True):
             nodes = self._allocate(step, index, request, share)
             if nodes:

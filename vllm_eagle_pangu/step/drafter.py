@@ -14,7 +14,7 @@ from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.extend import Extended, extend, requests_to_draft
 from vllm_eagle_pangu.step.grow import Deepen, Drafted, GrowShape, grow, grow_shape
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
-from vllm_eagle_pangu.step.unread import Unread
+from vllm_eagle_pangu.step.unread import MANY, Unread
 
 # What a drafter keeps between its two stages.
 State = TypeVar("State")
@@ -32,6 +32,11 @@ class Drafter(Protocol[State]):
     ) -> State | None:
         """Take in what the step emitted, to draft for `requests`, ascending; None without any."""
         ...
+
+    def put_off(self, accepted: Accepted, target: TargetStates) -> None:
+        """In place of `extend`, where the next step is to come at once: what was emitted may be
+        taken in later."""
+        self.extend(accepted, target, [])
 
     def grow(self, state: State, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """A tree for each of the requests, in its planned shape, or less deep."""
@@ -77,6 +82,11 @@ class Eagle3Drafter:
         """See `Drafter`."""
         head, limits = self.head, self.limits
         return extend(accepted, target, requests, self.unread, head, limits, self.ops)
+
+    def put_off(self, accepted: Accepted, target: TargetStates) -> None:
+        """See `Drafter`: only a rowwise head can."""
+        head, limits = self.head, self.limits
+        extend(accepted, target, [], self.unread, head, limits, self.ops, MANY)
 
     @property
     def may_miss_in(self) -> int | None:

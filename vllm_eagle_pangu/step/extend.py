@@ -15,7 +15,7 @@ from vllm_eagle_pangu.kernels.indices import index_range, spans
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.rows import ChainRows
-from vllm_eagle_pangu.step.unread import Unread
+from vllm_eagle_pangu.step.unread import ENOUGH, Unread
 
 
 @dataclass
@@ -115,10 +115,12 @@ def extend(
     head: Head,
     limits: Limits,
     ops: Ops,
+    enough: int = ENOUGH,
 ) -> Extended | None:
     """Have the head read the committed tokens, and say from what to grow trees for `requests`.
 
-    These are ascending; None without any, and a head that can read later then may.
+    These are ascending; None without any, and a head that can read later then may, till `enough`
+    rows wait.
     """
     view, group = accepted.placed.view, head.group
     # Requests whose new rows may be attended by a draft, their own or one with their prefix.
@@ -132,7 +134,7 @@ def extend(
     rows = extension.rows
     if head.rowwise:
         # Prompts of requests that come together wait for a step: a rest may come first.
-        is_enough = unread.is_enough
+        is_enough = unread.count >= enough
         first = unread.add(rows, target.taps)
         if not requests and not is_enough:
             return None

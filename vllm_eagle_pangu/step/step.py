@@ -44,6 +44,11 @@ class Step:
         self.stages.found(commit(accepted, self.pages, self.ops))
         return accepted
 
+    def put_off(self, accepted: Accepted, target: TargetStates) -> None:
+        """In place of `draft`, where the next step comes at once."""
+        self.stages.enter("extend")
+        self.drafter.put_off(accepted, target)
+
     def draft(self, accepted: Accepted, target: TargetStates) -> Drafted:
         """Once clients have the tokens, or before: grow the trees that the next step verifies."""
         shapes = planned(self.drafter, self.policy, accepted)

@@ -13,6 +13,8 @@ from vllm_eagle_pangu.step.missed import Missed
 
 # So many are read at once: the head's weights then come from memory once, not once a step.
 ENOUGH = 64
+# So many are where prompts wait for the next step: of each the target's taps are kept till then.
+MANY = 2048
 # More rows than `FEW` are read as a multiple of `MULTIPLE`: on a CPU, the first matrix product of
 # a number of rows takes several times as long as those that follow.
 FEW, MULTIPLE = 32, 16
@@ -29,11 +31,6 @@ class Unread:
         # Of R rows: tokens, positions, slots, `[3, R] int64`; taps, `[R, taps * H_t]`.
         self._numbers = torch.zeros(3, 0, dtype=torch.int64)
         self._taps = torch.zeros(0, 0)
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether to read now, though nothing is drafted."""
-        return self.count >= ENOUGH
 
     def add(self, rows: DraftRows, taps: Sequence[torch.Tensor]) -> int:
         """A step's rows, with the target's `taps: [N, H_t]` each; returns where they begin."""
