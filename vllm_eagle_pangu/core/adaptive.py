@@ -54,7 +54,7 @@ WARM = 0.7
 # So often trees are remembered, and it is asked anew whether they pay. Once a batch stays about as
 # it is, so many times more seldom: the reckoning takes as long as a tenth of a small model's step,
 # and remembering a twentieth. What was reckoned for batches of other sizes is forgotten then.
-REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 4, 64
+REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 8, 64
 # Where many requests come together, the first ones' trees wait for the others' prompts, for so many
 # steps one behind the other: many are half of those that then are there.
 PUT_OFF = 4

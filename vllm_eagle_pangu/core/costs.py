@@ -79,8 +79,9 @@ class StepCosts:
         self._shares: dict[int, tuple[float, int]] = {}
         # Steps that the drafter missed; tokens of prompts that were read beside trees.
         self.missed = self.read_beside = 0
-        # By the size of batches, the bends as last solved for.
+        # By the size of batches, the bends as last solved for; at single numbers of rows, by batch.
         self._curves: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._bent: dict[tuple[int, int], float] = {}
         # Numbers of rows that forwards had before, and levels.
         self._rows, self._level_rows = set[int](), set[int]()
         # Whether the last step was the first one with one of its numbers.
@@ -103,6 +104,7 @@ class StepCosts:
         for part in self._parts():
             part.solve()
         self._curves.clear()
+        self._bent.clear()
 
     def doubt(self) -> None:
         """It was learnt in another engine, on a machine that may be busier by now, or idle."""
@@ -187,6 +189,12 @@ class StepCosts:
             self._curves[size] = self.bends.curve(size, first, row)
         return np.interp(rows, *self._curves[size])
 
+    def _bend_at(self, batch: int, rows: int) -> float:
+        """`_bend` of one number of rows: a few come again and again."""
+        if (batch, rows) not in self._bent:
+            self._bent[batch, rows] = float(self._bend(batch, np.array(rows)))
+        return self._bent[batch, rows]
+
     def of_features(self) -> np.ndarray:
         """`[4]` seconds of a forward, of each row, of each request, and of verifying any node."""
         return self.forward.each[:4]
@@ -269,7 +277,7 @@ class StepCosts:
             kind = kind_of(batch, trees=True)
             usual = of_forward * self.pace.misfit(kind)
             if report.nodes:
-                usual *= float(self._bend(batch, np.array(verified)))
+                usual *= self._bend_at(batch, verified)
             usual += (self._timed + self._more) * of_level
             usual = (usual + self.of_rest(drafted, width)) / self.pace.now
             levels = self._levels + self._more * of_level
