@@ -451,6 +451,13 @@ def test_behind_a_rest_nobody_waits_for_a_drafter_that_knows_all_requests():
         steps = rested()
         assert [steps.step(2, requests) for _ in range(waits)] == ["none"] * waits
         assert steps.step(2, requests) == "trees"
+    # Nor do those whose prompts the drafter put off, behind whom others waited.
+    steps = rested()
+    assert not steps.policy.rests(2) and steps.policy.puts_off(begun, new=2, waiting=2)
+    steps.policy.observe(StepReport(2, 200, [], [], None, None, {"verify": 0.03}))
+    later = [request._replace(committed=99) for request in begun]
+    assert [steps.step(2, later) for _ in range(LOOK_AT_PLAIN)] == ["none"] * LOOK_AT_PLAIN
+    assert steps.step(2, later) == "trees"
     # Once those who were there before have gone, nobody waits any longer.
     steps = rested()
     assert {steps.step(2, one_before) for _ in range(LOOK_AT_PLAIN + 4)} == {"none"}
@@ -488,13 +495,17 @@ def test_a_forward_of_many_rows_has_a_number_of_them_that_comes_often(batch):
 
 def test_where_many_come_together_the_first_ones_trees_wait():
     policy = AdaptiveShapes(SHAPE, OPS)
+
+    def puts_off(batch: int, new: int, waiting: int) -> bool:
+        return policy.puts_off(standing(batch), new, waiting)
+
     crowd = [(1, 1, 13), (12, 11, 4), (16, 4, 0)]
-    assert [policy.puts_off(*step) for step in crowd] == [True, True, False]
+    assert [puts_off(*step) for step in crowd] == [True, True, False]
     # Not for whoever comes one by one, nor where long prompts are read one behind the other.
-    assert not any(policy.puts_off(*step) for step in [(16, 1, 1), (16, 0, 1), (8, 1, 3)])
+    assert not any(puts_off(*step) for step in [(16, 1, 1), (16, 0, 1), (8, 1, 3)])
     # A crowd without end gets trees in the end, and once it ended another one is waited for.
-    assert [policy.puts_off(8, 8, 99) for _ in range(12)] == [True] * PUT_OFF + [False] * 8
-    assert [policy.puts_off(8, 8, waiting) for waiting in (0, 99)] == [False, True]
+    assert [puts_off(8, 8, 99) for _ in range(12)] == [True] * PUT_OFF + [False] * 8
+    assert [puts_off(8, 8, waiting) for waiting in (0, 99)] == [False, True]
 
 
 def test_what_a_number_of_rows_takes_is_learnt_from_the_second_time_on():

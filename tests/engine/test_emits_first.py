@@ -112,8 +112,8 @@ def test_whoever_came_in_the_meantime_waits_for_the_drafts(counted, monkeypatch)
         EngineCoreProc.post_step(core, executed)
         core.input_queue.queue.clear()
 
-    def puts_off(batch, new, waiting):
-        told.append((batch, new, waiting))
+    def puts_off(requests, new, waiting):
+        told.append((len(requests), new, waiting))
         return waiting > 1
 
     monkeypatch.setattr(policy, "puts_off", puts_off, raising=False)

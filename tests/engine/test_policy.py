@@ -188,8 +188,8 @@ class GivesWay(Sometimes):
         super().__init__(every=1)
         self.asked = []
 
-    def puts_off(self, batch, new, waiting):
-        self.asked.append((batch, new, waiting))
+    def puts_off(self, requests, new, waiting):
+        self.asked.append((len(requests), new, waiting))
         return waiting > 0
 
 

@@ -164,16 +164,17 @@ class AdaptiveShapes:
         self._followed = self._drafting = 0
         return min(self.rest.stretch(), 1 + looks.pause - looks.plans)
 
-    def puts_off(self, batch: int, new: int, waiting: int) -> bool:
+    def puts_off(self, requests: Sequence[RequestView], new: int, waiting: int) -> bool:
         """See `TreePolicy`: where many come together, for a few steps."""
-        many = waiting > 0 and 2 * (new + waiting) >= batch + waiting
+        many = waiting > 0 and 2 * (new + waiting) >= len(requests) + waiting
         self._put_off = self._put_off + 1 if many else 0
         self.costs.put_off = 0 < self._put_off <= PUT_OFF
+        if self.costs.put_off:
+            self._follow(requests)
         return self.costs.put_off
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""
-        self.rest.end()
         batch = len(requests)
         self._plans += 1
         self._bins.clear()
@@ -190,9 +191,7 @@ class AdaptiveShapes:
             self._wanted = self._plans + self._drafting
             self._drafting = min(self._drafting + 1, FOLLOWED)
         self._drafted = 0
-        self._followed += 1
-        if self._followed == 1:
-            self._missed = frozenset(each.id for each in requests if each.committed)
+        self._follow(requests)
         if looks.drafts and self._follows(requests) and not at_plain:
             # Trees of a head that knows the last few tokens alone would say little of it. The first
             # steps in which it follows are the look at plain ones.
@@ -215,6 +214,13 @@ class AdaptiveShapes:
         self._drafted = batch
         looks.trees += batch
         return [self.sizes.shape] * batch
+
+    def _follow(self, requests: Sequence[RequestView]) -> None:
+        """The drafter takes in what this step committed, at once or later."""
+        self.rest.end()
+        self._followed += 1
+        if self._followed == 1:
+            self._missed = frozenset(each.id for each in requests if each.committed)
 
     def _follows(self, requests: Sequence[RequestView]) -> bool:
         """Whether the drafter is still to follow somebody, whose tokens it missed, for a while."""
@@ -317,7 +323,7 @@ class AdaptiveShapes:
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
-        if self._followed or self.costs.put_off:
+        if self._followed:
             self._learn(report)
         else:
             self.rest.saw(report)

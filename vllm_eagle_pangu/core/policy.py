@@ -61,10 +61,11 @@ class TreePolicy(Protocol):
         """
         return 0
 
-    def puts_off(self, batch: int, new: int, waiting: int) -> bool:
-        """Asked behind a step of so many requests, of which so many were new in it, where so many
-        more wait for the next one, to read their prompts: whether it comes at once. Then no tree is
-        planned, and the drafter reads later what the step committed. Unless overridden, no.
+    def puts_off(self, requests: Sequence[RequestView], new: int, waiting: int) -> bool:
+        """Asked behind each step that the drafter follows, of these requests, of which so many were
+        new, and for so many to read their prompts the next one is waited for: whether that comes at
+        once. Then no tree is planned, and the drafter reads later what was committed. Unless
+        overridden, no.
         """
         return False
 

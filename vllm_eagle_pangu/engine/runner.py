@@ -274,7 +274,7 @@ class TreeRunnerMixin(TreeRunnerStart):
         drafted, view = Drafted(), step.accepted.placed.view
         if self.rests:
             self._miss(view.rows)
-        elif self.step.policy.puts_off(view.batch_size, self.new, self.others_waiting):
+        elif self.step.policy.puts_off(view.requests, self.new, self.others_waiting):
             self.step.put_off(step.accepted, step.target)
         else:
             drafted = self.step.draft(step.accepted, step.target)
