@@ -454,7 +454,7 @@ def test_behind_a_rest_nobody_waits_for_a_drafter_that_knows_all_requests():
     # Nor do those whose prompts the drafter put off, behind whom others waited.
     steps = rested()
     assert not steps.policy.rests(2) and steps.policy.puts_off(begun, new=2, waiting=2)
-    steps.policy.observe(StepReport(2, 200, [], [], None, None, {"verify": 0.03}))
+    steps.policy.observe(StepReport(2, 200, [], [], None, None, {"verify": 0.03}, late=200))
     later = [request._replace(committed=99) for request in begun]
     assert [steps.step(2, later) for _ in range(LOOK_AT_PLAIN)] == ["none"] * LOOK_AT_PLAIN
     assert steps.step(2, later) == "trees"
@@ -678,18 +678,17 @@ def test_prompts_that_the_drafter_put_off_are_reckoned_where_it_reads_them():
     """What it takes for each is the same, and a step in which it reads none tells nothing of it."""
     costs, tree = StepCosts(), random_trees(0, batch=4, rows=3)
 
-    def saw(prompts: int, read: int, nodes: int, put_off: bool = False) -> None:
-        seconds = {"verify": 0.02 + 0.0003 * prompts, "extend": 0.001 + 0.0001 * read}
-        had = tree if nodes else None
-        report = StepReport(4, 4 + nodes + prompts, asked(had), [], had, None, seconds, nodes)
-        costs.put_off = put_off
-        costs.saw(report, drafted=0 if put_off else 4, before=nodes and 4, width=1)
+    def saw(prompts: int, late: int, nodes: int) -> None:
+        seconds = {"verify": 0.02 + 0.0003 * prompts, "extend": 0.001 + 0.0001 * (prompts - late)}
+        had, rows = tree if nodes else None, 4 + nodes + prompts
+        report = StepReport(4, rows, asked(had), [], had, None, seconds, nodes, late)
+        costs.saw(report, drafted=0 if late > 0 else 4, before=nodes and 4, width=1)
 
     for turn in range(40):
         # A crowd comes in two steps, and behind it prompts one by one.
-        saw(300, 0, 8, put_off=True)
-        saw(200, 500, 0)
-        saw(50 * (turn % 2), 50 * (turn % 2), 8)
+        saw(300, 300, 8)
+        saw(200, -300, 0)
+        saw(50 * (turn % 2), 0, 8)
     costs.solve()
     assert costs.of_prompt_row(trees=False) == pytest.approx(0.0003, rel=0.05)
     assert costs.of_prompt_row(trees=True) == pytest.approx(0.0004, rel=0.05)

@@ -148,6 +148,13 @@ class Notebook(Drafter):
         self.view = accepted.placed.view
         return self.drafter.extend(accepted, target, requests)
 
+    def put_off(self, accepted, target):
+        self.drafter.put_off(accepted, target)
+
+    @property
+    def behind(self):
+        return self.drafter.behind
+
     def grow(self, state, plan, deepen):
         grown = self.drafter.grow(state, plan, deepen)
         for trees in grown.trees:
@@ -168,7 +175,7 @@ def test_what_was_put_off_is_read_before_the_next_tree(
         drafter, drafted = trees.runner.step.drafter, {}
         for turn, every in enumerate((1, 7, 23)):
             # Read at once, a few steps at once, and only when a tree is wanted.
-            monkeypatch.setattr("vllm_eagle_pangu.step.unread.ENOUGH", 20 * turn * turn)
+            monkeypatch.setattr("vllm_eagle_pangu.step.drafter.ENOUGH", 20 * turn * turn)
             notebook = trees.runner.step.drafter = Notebook(drafter, turn * len(PROMPTS))
             trees.runner.step.policy = Sometimes(every)
             assert trees.generate(PROMPTS, max_tokens=TOKENS) == expected
@@ -186,11 +193,14 @@ class GivesWay(Sometimes):
 
     def __init__(self) -> None:
         super().__init__(every=1)
-        self.asked = []
+        self.asked, self.late = [], []
 
     def puts_off(self, requests, new, waiting):
         self.asked.append((len(requests), new, waiting))
         return waiting > 0
+
+    def observe(self, report):
+        self.late.append(report.late)
 
 
 @pytest.mark.parametrize("many", [0, 2048])
@@ -210,6 +220,10 @@ def test_trees_that_gave_way_to_prompts_are_drafted_as_if_they_had_not(
     # A prompt is read in part and two are not begun, then one is read in part.
     assert policy.asked[:3] == [(3, 3, 3), (5, 2, 1), (5, 0, 0)]
     assert not any(waiting for _, _, waiting in policy.asked[2:])
+    # What was read later: in the third step, with what was left of the turn before.
+    later = [max(rows, 0) for rows in policy.late[:3]]
+    assert later == [64 * (many > 0), 64 * (many > 0), 0]
+    assert not many or policy.late[2] <= -128
     at_once, later = drafted
     assert len(later) > 10 and not set(later) >= set(at_once)
     for prompt_and_length, (scores, tokens) in later.items():

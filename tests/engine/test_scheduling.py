@@ -163,6 +163,24 @@ def test_it_is_known_who_waits_for_rows(engine, tiny_pangu, setting, tiny_head, 
     assert len(checked) >= 5
 
 
+def test_who_waits_for_blocks_does_not_wait_for_rows(engine, tiny_pangu, tiny_head, tree_config_of):
+    """Trees that gave way to him would do so until another request ends."""
+    # Eight usable blocks of 128 slots, two for each request.
+    tight = CROWDED | {"num_gpu_blocks_override": 9}
+    load = [Arrival(0, [i] * 90, max_tokens=60 + 5 * i) for i in range(10)]
+    with engine(tiny_pangu, tree_config_of(tiny_head, (2, 1, 2)), **tight) as running:
+        outputs = watched(running.scheduler)
+        services = serve(running, load)
+    waited = 0
+    for step, output in enumerate(outputs):
+        rows = sum(service.rows.get(step, 0) for service in services)
+        if rows < tight["max_num_batched_tokens"]:
+            assert output.others_waiting == 0
+            reads = any(service.rows.get(step, 0) > 1 for service in services)
+            waited += reads and any(min(service.rows) > step for service in services)
+    assert waited > 1
+
+
 def test_trees_of_a_crowd_have_equal_shares(engine, tiny_pangu, tiny_head, tree_config_of):
     """Regression: the first trees were whole, the last requests got not even a root."""
     load = [Arrival(0, [7, 8, i], max_tokens=60) for i in range(20)]

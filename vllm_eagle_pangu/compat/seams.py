@@ -28,8 +28,8 @@ _TABLE = """
         get_total_num_hidden_layers get_vocab_size hf_config hf_text_config max_model_len model
         quantization registry revision runner_type seed
     vllm.config:ParallelConfig = worker_cls
-    vllm.config:SchedulerConfig = disable_hybrid_kv_cache_manager max_num_batched_tokens
-        max_num_scheduled_tokens max_num_seqs scheduler_cls
+    vllm.config:SchedulerConfig = disable_hybrid_kv_cache_manager enable_chunked_prefill
+        max_num_batched_tokens max_num_scheduled_tokens max_num_seqs scheduler_cls
     vllm.config:SpeculativeConfig = attention_backend draft_model_config draft_parallel_config
         max_model_len model parallel_drafting target_model_config target_parallel_config
     vllm.config:VllmConfig = attention_config cache_config compilation_config kv_transfer_config
@@ -124,7 +124,7 @@ _TABLE = """
         num_spec_tokens requests running scheduler_config update_draft_token_ids vllm_config waiting
     vllm.v1.engine = EngineCoreRequestType
     vllm.v1.engine.core = EngineCoreProc
-    vllm.v1.engine.core:EngineCoreProc = collective_rpc input_queue post_step
+    vllm.v1.engine.core:EngineCoreProc = collective_rpc input_queue post_step scheduler
     vllm.v1.engine:EngineCoreRequestType = ADD
     vllm.v1.kv_cache_interface = KVCacheGroupSpec
     vllm.v1.kv_cache_interface:KVCacheConfig = kv_cache_groups

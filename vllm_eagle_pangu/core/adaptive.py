@@ -52,8 +52,9 @@ SEEN_BEFORE = 32
 # Nodes are believed in apart by what their requests' temperatures are: 0, up to this, and above.
 WARM = 0.7
 # So often trees are remembered, and it is asked anew whether they pay. Once a batch stays about as
-# it is, so many times more seldom: the reckoning takes as long as a tenth of a small model's step,
-# and remembering a twentieth. What was reckoned for batches of other sizes is forgotten then.
+# it is, so many times more seldom, as all levels are drafted: the reckoning takes as long as a
+# tenth of a small model's step, and remembering a twentieth. What was reckoned for batches of other
+# sizes is forgotten then.
 REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 8, 64
 # Where many requests come together, the first ones' trees wait for the others' prompts, for so many
 # steps one behind the other: many are half of those that then are there.
@@ -102,8 +103,8 @@ class AdaptiveShapes:
         # Requests of which it may have missed something: of those that could be drafted for when it
         # began to follow, all but new ones; a prefix from the cache may be a missed one.
         self._missed = frozenset[str]()
-        # Steps, one behind the other, behind which many wait.
-        self._put_off = 0
+        # Steps, one behind the other, behind which many waited.
+        self._crowded = 0
         # Whether there can be a rest, and the looks that go on.
         self._may_rest = False
         self._look: Looks | None = None
@@ -161,20 +162,24 @@ class AdaptiveShapes:
         self._plans += 1
         looks.plans += 1
         self.rest.steps += 1
-        self._followed = self._drafting = 0
+        self._followed = self._drafting = self._crowded = 0
         return min(self.rest.stretch(), 1 + looks.pause - looks.plans)
 
     def puts_off(self, requests: Sequence[RequestView], new: int, waiting: int) -> bool:
         """See `TreePolicy`: where many come together, for a few steps."""
-        many = waiting > 0 and 2 * (new + waiting) >= len(requests) + waiting
-        self._put_off = self._put_off + 1 if many else 0
-        self.costs.put_off = 0 < self._put_off <= PUT_OFF
-        if self.costs.put_off:
-            self._follow(requests)
-        return self.costs.put_off
+        # On a device drafts do not come behind what clients get.
+        many = self.on_host and waiting > 0 and 2 * (new + waiting) >= len(requests) + waiting
+        self._crowded = self._crowded + 1 if many else 0
+        if not 0 < self._crowded <= PUT_OFF:
+            return False
+        self._follow(requests)
+        # What it takes is no look's.
+        self._look = None
+        return True
 
     def plan(self, requests: Sequence[RequestView]) -> Sequence[TreeShape | None]:
         """See `TreePolicy`: trees for all, or none."""
+        self._follow(requests)
         batch = len(requests)
         self._plans += 1
         self._bins.clear()
@@ -191,7 +196,6 @@ class AdaptiveShapes:
             self._wanted = self._plans + self._drafting
             self._drafting = min(self._drafting + 1, FOLLOWED)
         self._drafted = 0
-        self._follow(requests)
         if looks.drafts and self._follows(requests) and not at_plain:
             # Trees of a head that knows the last few tokens alone would say little of it. The first
             # steps in which it follows are the look at plain ones.
@@ -333,7 +337,6 @@ class AdaptiveShapes:
         self._drafted, self._drafted_before = 0, drafted
         width, as_wide = self.sizes.now[0], self.sizes.stayed()
         seconds = self.costs.saw(report, drafted, before, width)
-        self.costs.put_off = False
         tree, paths = report.tree, report.paths
         accepted = 0
         if tree is not None and paths is not None:

@@ -72,9 +72,6 @@ class StepCosts:
         self._levels, self._timed, self._more, self._since = 0.0, 0, 0, 0.0
         # Of the step, seconds that are not to count.
         self.aside = 0.0
-        # Whether the drafter reads later what the step committed, and of how many tokens of prompts
-        # it is to.
-        self.put_off, self._behind = False, 0
         # By the power of 2 that holds the batch, that share, and how often it was seen.
         self._shares: dict[int, tuple[float, int]] = {}
         # Steps that the drafter missed; tokens of prompts that were read beside trees.
@@ -141,7 +138,6 @@ class StepCosts:
         `unasked`; `soon` after steps that it followed they tell the share of these that they take:
         in a slow second no more than with the drafter's part."""
         self.missed += 1
-        self._behind = 0
         first_time = report.rows not in self._rows
         self._rows.add(report.rows)
         if first_time and report.rows == report.batch:
@@ -254,7 +250,8 @@ class StepCosts:
         self.aside = 0.0
         batch, verified = report.batch, report.batch + report.nodes
         rows, prompts = drafted * width, report.rows - verified
-        had, read = before > batch / 2, self._read(prompts)
+        # The drafter may read prompts later, with those of other steps.
+        had, read = before > batch / 2, max(prompts - report.late, 0)
         known = (prompts or report.rows in self._rows) and rows in self._level_rows
         self._rows.add(report.rows)
         self._level_rows.add(rows)
@@ -266,8 +263,7 @@ class StepCosts:
             following = sum(report.seconds.get(stage, 0.0) for stage in FOLLOWING)
             rest -= following
             features = 1, batch, prompts
-            if read >= prompts:
-                self._following.add((1, batch, read), following)
+            self._following.add((1, batch, read), following)
             self._saw_plain(features, forward + rest)
             self._plain_rest.add(features, rest)
             self.forward.add((1, batch, batch, 0, prompts), forward)
@@ -295,13 +291,6 @@ class StepCosts:
                 if self.rest.known > ENOUGH:
                     return usual
         return 0.0
-
-    def _read(self, prompts: int) -> int:
-        """Of how many tokens of prompts the drafter reads in a step in which the target reads
-        `prompts`: of those, too, that it put off."""
-        behind = self._behind + prompts
-        self._behind = behind if self.put_off else 0
-        return behind - self._behind
 
     @staticmethod
     def believed(report: StepReport) -> tuple[float, float]:

@@ -19,7 +19,8 @@ class StepReport:
 
     Of the trees: `requests: [T]`; `shapes: [T]`, in which they were drafted; `tree`, what was
     verified of them, `nodes` in all; `paths`, what was accepted. None where there are none.
-    `seconds` by stage: see `step.stages.Stages`.
+    `seconds` by stage: see `step.stages.Stages`. `late`: rows of it that the drafter is to read
+    later, less those of steps before that it read now.
     """
 
     batch: int
@@ -30,6 +31,7 @@ class StepReport:
     paths: AcceptedPaths | None
     seconds: Mapping[str, float]
     nodes: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,10 @@ class TreePolicy(Protocol):
         return 0
 
     def puts_off(self, requests: Sequence[RequestView], new: int, waiting: int) -> bool:
-        """Asked behind each step that the drafter follows, of these requests, of which so many were
-        new, and for so many to read their prompts the next one is waited for: whether that comes at
-        once. Then no tree is planned, and the drafter reads later what was committed. Unless
-        overridden, no.
+        """Asked behind each step that the drafter follows, before its trees are planned, of these
+        requests: `new` of them began in it, `waiting` more need the next one to read their prompts.
+        Whether that comes at once: then no tree is planned, and the drafter may read later what was
+        committed. Unless overridden, no.
         """
         return False
 

@@ -8,7 +8,6 @@ from vllm.utils import length_from_prompt_token_ids_or_embeds
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from vllm_eagle_pangu.compat import arrivals
 from vllm_eagle_pangu.engine.draft_head import DraftHead
 from vllm_eagle_pangu.engine.llama_head import LlamaHead, is_plain_llama
 from vllm_eagle_pangu.engine.runner import TreeRunnerMixin
@@ -73,10 +72,6 @@ class TreeCPUWorker(TreeWorkerMixin, vllm_cpu_worker.CPUWorker):
 
     runner = TreeCPUModelRunner
     lent_to = (vllm_cpu_worker, "CPUModelRunner")
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        arrivals.install()
-        super().__init__(*args, **kwargs)
 
     def note_arrivals(self, count: int) -> None:
         """So many requests came while the last step ran."""

@@ -66,8 +66,10 @@ class TreeRunnerMixin(TreeRunnerStart):
         self.in_flight: Placed | Accepted | Undrafted | Unseen | None = None
         # Whether no tree is in sight, so that the drafter misses the step that runs.
         self.rests = False
-        # Requests that are new in it, and that wait for the next one to read their prompts.
-        self.new = self.others_waiting = 0
+        # Requests that began in it, and that need the next one to read their prompts.
+        self.new_requests = self.others_waiting = 0
+        # Of its rows, those that the drafter reads later, less those that it read late.
+        self.late = 0
         self.unasked = UnaskedSteps(self)
         trace = self.tree_config.trace()
         self.tracer = None if trace is None else StepTracer(self, trace)
@@ -88,7 +90,8 @@ class TreeRunnerMixin(TreeRunnerStart):
         self._draft_late()
         batch = len(scheduler_output.num_scheduled_tokens)
         new = [request.req_id for request in scheduler_output.scheduled_new_reqs]
-        self.new, self.others_waiting = len(new), getattr(scheduler_output, "others_waiting", 0)
+        self.new_requests, self.late = len(new), 0
+        self.others_waiting = getattr(scheduler_output, "others_waiting", 0)
         self.stages.begin(new, list(scheduler_output.finished_req_ids))
         may_rest = batch > 0 and not self.trees and self.step.drafter.may_miss_in is not None
         steps = self.step.policy.rests(batch, self.unasked.count()) if may_rest else 0
@@ -130,7 +133,7 @@ class TreeRunnerMixin(TreeRunnerStart):
             self._end(step.accepted)
 
     def _end(self, step: Accepted | Unseen) -> None:
-        self.step.policy.observe(self.stages.end(step))
+        self.step.policy.observe(self.stages.end(step, self.late))
         if self.learnt is not None and self.learnt.stepped():
             self.stages.resume()
         if isinstance(step, Unseen):
@@ -272,12 +275,15 @@ class TreeRunnerMixin(TreeRunnerStart):
 
     def _draft(self, step: Undrafted) -> list[list[int]]:
         drafted, view = Drafted(), step.accepted.placed.view
+        drafter, policy = self.step.drafter, self.step.policy
+        behind = drafter.behind
         if self.rests:
             self._miss(view.rows)
-        elif self.step.policy.puts_off(view.requests, self.new, self.others_waiting):
+        elif policy.puts_off(view.requests, self.new_requests, self.others_waiting):
             self.step.put_off(step.accepted, step.target)
         else:
             drafted = self.step.draft(step.accepted, step.target)
+        self.late = drafter.behind - behind
         tokens = self._store_trees(drafted)
         self.stages.enter("other")
         return tokens

@@ -5,11 +5,13 @@ the rows and the KV blocks that it leaves over."""
 import logging
 from typing import Any
 
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.request import Request
 
+from vllm_eagle_pangu.compat import arrivals
 from vllm_eagle_pangu.config import tree_config
 from vllm_eagle_pangu.core.shares import share_out
 
@@ -30,6 +32,8 @@ class TreeScheduler(Scheduler):
         config = tree_config(self.vllm_config)
         assert config is not None, "the tree scheduler runs only with method eagle_pangu"
         self.tree_shape = config.shape()
+        if current_platform.device_type == "cpu":
+            arrivals.install()
         # By request, the nodes of the tree that the last step drafted, parents first.
         self.drafted: dict[str, list[int]] = {}
         # The head drafts in a scratch of its own; its pages are written for committed tokens only.
@@ -68,13 +72,24 @@ class TreeScheduler(Scheduler):
             request.num_computed_tokens + rows.get(request.request_id, 0) < request.num_tokens
             for request in self.running
         )
-        room = self.max_num_running_reqs - len(self.running)
-        if self.waiting and room > 0:
+        if self.waiting and self._room > 0:
             first = self.waiting.peek_request()
             left = self._rows - step.total_num_scheduled_tokens
-            if first.num_tokens - first.num_computed_tokens > left:
-                count += min(len(self.waiting), room)
+            # Where prompts are read in part it waits for something else as long as a row is left.
+            in_part = self.scheduler_config.enable_chunked_prefill
+            needs = 1 if in_part else first.num_tokens - first.num_computed_tokens
+            if needs > left:
+                count += min(len(self.waiting), self._room)
         return count
+
+    def arrived(self, count: int) -> int:
+        """Of so many requests that are not yet known here, those for which there is room."""
+        return max(min(count, self._room - len(self.waiting)), 0)
+
+    @property
+    def _room(self) -> int:
+        """For how many more requests there is."""
+        return self.max_num_running_reqs - len(self.running)
 
     @property
     def _rows(self) -> int:

@@ -35,8 +35,8 @@ class Accepted:
         """`[B, D+1] int64`: the row of logits that each emitted token was drawn at."""
         return self.placed.first_logits[:, None] + self.paths.rows
 
-    def report(self, seconds: Mapping[str, float]) -> StepReport:
-        """What the step did; `seconds`: what each stage took."""
+    def report(self, seconds: Mapping[str, float], late: int = 0) -> StepReport:
+        """What the step did; `seconds`: what each stage took; `late`: see `StepReport`."""
         view, placed, trees = self.placed.view, self.placed.trees, self.trees
         scheduled = () if placed is None else placed.scheduled
         return StepReport(
@@ -48,6 +48,7 @@ class Accepted:
             paths=None if trees is None else trees.paths,
             seconds=seconds,
             nodes=0 if placed is None else sum(placed.nodes),
+            late=late,
         )
 
 
@@ -62,8 +63,8 @@ class Unseen:
     rows: int
     further: int
 
-    def report(self, seconds: Mapping[str, float]) -> StepReport:
-        """See `Accepted`."""
+    def report(self, seconds: Mapping[str, float], late: int = 0) -> StepReport:
+        """See `Accepted`; the drafter reads nothing of it."""
         return StepReport(self.batch, self.rows, (), (), None, None, seconds)
 
 

@@ -14,7 +14,7 @@ from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.extend import Extended, extend, requests_to_draft
 from vllm_eagle_pangu.step.grow import Deepen, Drafted, GrowShape, grow, grow_shape
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
-from vllm_eagle_pangu.step.unread import MANY, Unread
+from vllm_eagle_pangu.step.unread import ENOUGH, MANY, Unread
 
 # What a drafter keeps between its two stages.
 State = TypeVar("State")
@@ -35,8 +35,13 @@ class Drafter(Protocol[State]):
 
     def put_off(self, accepted: Accepted, target: TargetStates) -> None:
         """In place of `extend`, where the next step is to come at once: what was emitted may be
-        taken in later."""
+        taken in later; unless overridden, it is now."""
         self.extend(accepted, target, [])
+
+    @property
+    def behind(self) -> int:
+        """Rows that it is to take in later."""
+        return 0
 
     def grow(self, state: State, plan: Sequence[TreeShape], deepen: Deepen) -> Drafted:
         """A tree for each of the requests, in its planned shape, or less deep."""
@@ -80,13 +85,22 @@ class Eagle3Drafter:
         self, accepted: Accepted, target: TargetStates, requests: Sequence[int]
     ) -> Extended | None:
         """See `Drafter`."""
-        head, limits = self.head, self.limits
-        return extend(accepted, target, requests, self.unread, head, limits, self.ops)
+        return self._extend(accepted, target, requests, ENOUGH)
 
     def put_off(self, accepted: Accepted, target: TargetStates) -> None:
-        """See `Drafter`: only a rowwise head can."""
+        """See `Drafter`; a head that is not rowwise does now."""
+        self._extend(accepted, target, [], MANY)
+
+    def _extend(
+        self, accepted: Accepted, target: TargetStates, requests: Sequence[int], enough: int
+    ) -> Extended | None:
         head, limits = self.head, self.limits
-        extend(accepted, target, [], self.unread, head, limits, self.ops, MANY)
+        return extend(accepted, target, requests, self.unread, enough, head, limits, self.ops)
+
+    @property
+    def behind(self) -> int:
+        """See `Drafter`."""
+        return self.unread.count
 
     @property
     def may_miss_in(self) -> int | None:

@@ -15,7 +15,7 @@ from vllm_eagle_pangu.kernels.indices import index_range, spans
 from vllm_eagle_pangu.step.accept import Accepted
 from vllm_eagle_pangu.step.head import Head, Limits, TargetStates
 from vllm_eagle_pangu.step.rows import ChainRows
-from vllm_eagle_pangu.step.unread import ENOUGH, Unread
+from vllm_eagle_pangu.step.unread import Unread
 
 
 @dataclass
@@ -112,10 +112,10 @@ def extend(
     target: TargetStates,
     requests: Sequence[int],
     unread: Unread,
+    enough: int,
     head: Head,
     limits: Limits,
     ops: Ops,
-    enough: int = ENOUGH,
 ) -> Extended | None:
     """Have the head read the committed tokens, and say from what to grow trees for `requests`.
 

@@ -91,10 +91,11 @@ class Stages:
         self.checks.check(result)
         return result
 
-    def end(self, step: "Accepted | Unseen") -> "StepReport":
-        """The step is over: hand on what it did, and its times, which are known now."""
+    def end(self, step: "Accepted | Unseen", late: int) -> "StepReport":
+        """The step is over: hand on what it did, and its times, which are known now. `late`: see
+        `core.policy.StepReport`."""
         self.enter("between")
-        report = step.report(self.times)
+        report = step.report(self.times, late)
         for observer in self.observers:
             observer.ended(report)
         return report

@@ -13,7 +13,8 @@ from vllm_eagle_pangu.step.missed import Missed
 
 # So many are read at once: the head's weights then come from memory once, not once a step.
 ENOUGH = 64
-# So many are where prompts wait for the next step: of each the target's taps are kept till then.
+# So many, and those of a step, are where prompts wait for the next step: of each the target's taps
+# are kept till then.
 MANY = 2048
 # More rows than `FEW` are read as a multiple of `MULTIPLE`: on a CPU, the first matrix product of
 # a number of rows takes several times as long as those that follow.
