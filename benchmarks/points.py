@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adaptive trees against plain decoding, and how far this is from itself, point by point.
 
-    python benchmarks/points.py benchmarks/results/served-ramp-*-bf16-bursts.json
+    python benchmarks/points.py benchmarks/results/served-ramp-*-bf16-crowds.json
 
 Of each result of `closed_loop.py --also plain-2`, by the number of clients: adaptive trees' mean
 ratio, their first tokens (99 %) to the mean of both plain engines', and the second plain engine's
 of both, to the first one's; in the last line the means, and first tokens of all numbers of clients
-together. Errors of first tokens are those of answers drawn anew from all there were. Then its
+together. Errors of first tokens are those of rounds drawn anew, the same of all ways: who comes at
+once is answered at once, so that a round has a few late times, each of many answers. Then its
 rounds at points where trees hardly pay, with drafts and without. Where there are other ways, too:
 the best of these and of both plain engines, and adaptive trees' share of it, round by round. At
 last how many of all points are bad, and where a plain engine is best, at how many the other one is.
@@ -31,7 +32,7 @@ from vllm_eagle_pangu.measure.statistics import mean_of
 LEAST, LATEST = 0.97, 1.1
 # At points below this trees hardly pay; a round with no more drafts than this has none.
 HARDLY, NONE = 1.1, 2
-# How often answers are drawn anew.
+# How often rounds are drawn anew.
 DRAWN = 1000
 
 
@@ -60,19 +61,25 @@ def _late(of: Mapping[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, A
     return mean_of([trees / geometric_mean((first, again))]), mean_of([again / first])
 
 
-def waits_of(rows: Iterable[dict[str, Any]]) -> np.ndarray:
-    """`[n]`: milliseconds of all first tokens of these rows; none of older results."""
-    return np.array([wait for row in rows for waits in row.get("first_ms", []) for wait in waits])
+def waits_of(rows: Iterable[dict[str, Any]]) -> list[np.ndarray]:
+    """By round, milliseconds of all first tokens of these rows; nothing of older results."""
+    by_round = zip(*(row.get("first_ms", []) for row in rows), strict=True)
+    return [np.concatenate(waits) for waits in by_round]
 
 
-def later(waits: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+def later(waits: Mapping[str, list[np.ndarray]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """See `_late`."""
-    draws = np.random.default_rng(0)
-    ends, spread = {}, {}
-    for name, all_s in waits.items():
-        ends[name] = np.log(np.percentile(all_s, 99))
-        others = draws.choice(all_s, (DRAWN, len(all_s)))
-        spread[name] = np.log(np.percentile(others, 99, axis=1))
+    rounds = min(map(len, waits.values()))
+    drawn = np.random.default_rng(0).integers(rounds, size=(DRAWN, rounds))
+
+    def end(of_rounds: list[np.ndarray]) -> float:
+        return float(np.log(np.percentile(np.concatenate(of_rounds), 99)))
+
+    ends = {name: end(of_rounds) for name, of_rounds in waits.items()}
+    spread = {
+        name: np.array([end([of_rounds[each] for each in those]) for those in drawn])
+        for name, of_rounds in waits.items()
+    }
 
     def one(to: Callable[[Mapping[str, Any]], Any]) -> dict[str, Any]:
         return {"mean": exp(to(ends)), "error": float(to(spread).std())}
@@ -172,7 +179,7 @@ def main() -> None:
         means = [f"{geometric_mean([each['mean'] for each in column]):.2f}" for column in columns]
         lines.append(["geometric mean", *means])
         turns = [*map(_apart, by_clients(rows))]
-        together = {name: waits_of(turn[name] for turn in turns) for name in turns[0]}
+        together = {name: waits_of([turn[name] for turn in turns]) for name in turns[0]}
         if all(map(len, together.values())):
             late = later(together)
             lines.append(["all first tokens", "", cell(late[0]), "", cell(late[1])])
