@@ -31,7 +31,7 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 TURN, REPEATS = 8, 3
 # A number of rows that was seen less often is not believed.
 OFTEN = 5
-# Steps that show what the choice takes, the first of which are a look, and those that tell.
+# Steps to see what the choice takes, the first of which are a look, and those that tell.
 CHOSEN, LATE = 600, 200
 
 
@@ -196,8 +196,7 @@ class Timed(TreePolicy):
 
 def choose(of: pair.Pair, batches: Sequence[int], dtype: str) -> Iterator[dict]:
     """Milliseconds of a step with trees for all, and of the choice of their nodes, in the mean of
-    the last `LATE` of `CHOSEN` steps, and the choice's share of these, and of the first `LATE`, in
-    which trees are looked at."""
+    the last `LATE` of `CHOSEN` steps, and the choice's share."""
     prompts = prompts_of(of, max(batches))
     with _engine(adaptive(SHAPE), of, max(batches), dtype) as llm:
         for batch in batches:
@@ -206,7 +205,5 @@ def choose(of: pair.Pair, batches: Sequence[int], dtype: str) -> Iterator[dict]:
                 _decode(llm, policy, prompts, batch, tokens=96)
                 steps = [each[1:] for each in policy.steps if each[0] == batch]
                 seconds = np.array(steps)
-            early, late = seconds[:LATE].mean(axis=0), seconds[-LATE:].mean(axis=0)
-            choice, step = (1e3 * late).tolist()
-            shares = {"share": choice / step, "in looks": float(early[0] / early[1])}
-            yield {"batch": batch, "choice": choice, "step": step, **shares}
+            choice, step = (1e3 * seconds[-LATE:].mean(axis=0)).tolist()
+            yield {"batch": batch, "choice": choice, "step": step, "share": choice / step}
