@@ -196,14 +196,13 @@ class Timed(TreePolicy):
 
 def choose(of: pair.Pair, batches: Sequence[int], dtype: str) -> Iterator[dict]:
     """Milliseconds of a step with trees for all, and of the choice of their nodes, in the mean of
-    the last `LATE` of `CHOSEN` steps, and the choice's share."""
+    the last `LATE` of `CHOSEN` steps or more, and the choice's share."""
     prompts = prompts_of(of, max(batches))
     with _engine(adaptive(SHAPE), of, max(batches), dtype) as llm:
         for batch in batches:
-            policy, seconds = Timed(Always(shared=True, depth=True, width=True)), np.zeros((0, 2))
+            policy, seconds = Timed(Always(shared=True, depth=True, width=True)), list[Any]()
             while len(seconds) < CHOSEN:
                 _decode(llm, policy, prompts, batch, tokens=96)
-                steps = [each[1:] for each in policy.steps if each[0] == batch]
-                seconds = np.array(steps)
-            choice, step = (1e3 * seconds[-LATE:].mean(axis=0)).tolist()
+                seconds = [each[1:] for each in policy.steps if each[0] == batch]
+            choice, step = (1e3 * np.mean(seconds[-LATE:], axis=0)).tolist()
             yield {"batch": batch, "choice": choice, "step": step, "share": choice / step}

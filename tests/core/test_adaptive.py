@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_pangu.core.adaptive import MEMORY, PUT_OFF, AdaptiveShapes
+from vllm_eagle_pangu.core.adaptive import MEMORY, AdaptiveShapes
 from vllm_eagle_pangu.core.bends import Bends
 from vllm_eagle_pangu.core.costs import FOLLOWING, MISSED, StepCosts
 from vllm_eagle_pangu.core.durations import Durations
+from vllm_eagle_pangu.core.following import PUT_OFF
 from vllm_eagle_pangu.core.looks import (
     FOLLOWED,
     GOES_ON,

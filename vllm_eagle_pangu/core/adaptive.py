@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from vllm_eagle_pangu.core.costs import StepCosts
+from vllm_eagle_pangu.core.following import Following
 from vllm_eagle_pangu.core.learnt import take, told
 from vllm_eagle_pangu.core.looks import (
-    FOLLOWED,
     GOES_ON,
     TREES,
     Looks,
@@ -56,9 +56,6 @@ WARM = 0.7
 # tenth of a small model's step, and remembering a twentieth. What was reckoned for batches of other
 # sizes is forgotten then.
 REMEMBERED, REASSESSED, SELDOM, STAYS = 4, 8, 8, 64
-# Where many requests come together, the first ones' trees wait for the others' prompts, for so many
-# steps one behind the other: many are half of those that then are there.
-PUT_OFF = 4
 
 
 class AdaptiveShapes:
@@ -97,14 +94,7 @@ class AdaptiveShapes:
         self._plans = 0
         # Plans since trees are drafted for so many requests.
         self._stayed = 0
-        # Plans since the drafter last missed what a step committed, in how many of them somebody
-        # was to have trees, and up to which plan it is to know what is committed.
-        self._followed, self._drafting, self._wanted = FOLLOWED, 0, FOLLOWED
-        # Requests of which it may have missed something: of those that could be drafted for when it
-        # began to follow, all but new ones; a prefix from the cache may be a missed one.
-        self._missed = frozenset[str]()
-        # Steps, one behind the other, behind which many waited.
-        self._crowded = 0
+        self._following = Following()
         # Whether there can be a rest, and the looks that go on.
         self._may_rest = False
         self._look: Looks | None = None
@@ -155,22 +145,19 @@ class AdaptiveShapes:
             if tried:
                 looks.tried()
             self._reassess(batch, anew=False)
-        # Whoever was drafted for of late may be again, in a batch of another size.
-        wanted = looks.drafts or self._plans <= self._wanted
+        wanted = looks.drafts or self._following.is_wanted(self._plans)
         if wanted or looks.plans >= looks.pause:
             return 0
         self._plans += 1
         looks.plans += 1
         self.rest.steps += 1
-        self._followed = self._drafting = self._crowded = 0
+        self._following.misses()
         return min(self.rest.stretch(), 1 + looks.pause - looks.plans)
 
     def puts_off(self, requests: Sequence[RequestView], new: int, waiting: int) -> bool:
         """See `TreePolicy`: where many come together, for a few steps."""
         # On a device drafts do not come behind what clients get.
-        many = self.on_host and waiting > 0 and 2 * (new + waiting) >= len(requests) + waiting
-        self._crowded = self._crowded + 1 if many else 0
-        if not 0 < self._crowded <= PUT_OFF:
+        if not (self.on_host and self._following.gives_way(len(requests), new, waiting)):
             return False
         self._follow(requests)
         # What it takes is no look's.
@@ -192,11 +179,9 @@ class AdaptiveShapes:
         looks.looking = self._goes_on(looks, batch)
         self._look = looks if looks.looking else None
         if looks.drafts:
-            # Not for long where a batch only passed by: up to the next step behind one of it.
-            self._wanted = self._plans + self._drafting
-            self._drafting = min(self._drafting + 1, FOLLOWED)
+            self._following.want(self._plans)
         self._drafted = 0
-        if looks.drafts and self._follows(requests) and not at_plain:
+        if looks.drafts and self._following.catches_up(requests) and not at_plain:
             # Trees of a head that knows the last few tokens alone would say little of it. The first
             # steps in which it follows are the look at plain ones.
             return [None] * batch
@@ -207,7 +192,7 @@ class AdaptiveShapes:
         if anew or (looks.drafts and prices is None):
             self._reassess(batch, anew)
             if self._may_rest and looks.try_a_rest(batch, self._plans):
-                self._want_no_more()
+                self._following.want_no_more(self._plans)
         elif prices:
             self._prices = prices
         # On a device trees with all levels alone tell what levels take.
@@ -220,16 +205,9 @@ class AdaptiveShapes:
         return [self.sizes.shape] * batch
 
     def _follow(self, requests: Sequence[RequestView]) -> None:
-        """The drafter takes in what this step committed, at once or later."""
+        """The rest is over: the drafter takes in what this step commits."""
         self.rest.end()
-        self._followed += 1
-        if self._followed == 1:
-            self._missed = frozenset(each.id for each in requests if each.committed)
-
-    def _follows(self, requests: Sequence[RequestView]) -> bool:
-        """Whether the drafter is still to follow somebody, whose tokens it missed, for a while."""
-        missed = self._missed
-        return self._followed < FOLLOWED and any(each.id in missed for each in requests)
+        self._following.follows(requests)
 
     def _due(self, every: int) -> bool:
         """Whether what is done every so many plans is; not with trees of another size."""
@@ -258,12 +236,8 @@ class AdaptiveShapes:
         self._reassess(batch, anew=True)
         looks.end(self.costs.of_plain(batch))
         if not looks.pays:
-            self._want_no_more()
+            self._following.want_no_more(self._plans)
         return False
-
-    def _want_no_more(self) -> None:
-        """Nobody wants the drafter to follow any longer."""
-        self._wanted, self._drafting = self._plans - 1, 0
 
     def shapes(self) -> Sequence[TreeShape]:
         """See `TreePolicy`."""
@@ -327,7 +301,7 @@ class AdaptiveShapes:
 
     def observe(self, report: StepReport) -> None:
         """See `TreePolicy`."""
-        if self._followed:
+        if self._following.steps:
             self._learn(report)
         else:
             self.rest.saw(report)

@@ -283,7 +283,8 @@ class TreeRunnerMixin(TreeRunnerStart):
             self.step.put_off(step.accepted, step.target)
         else:
             drafted = self.step.draft(step.accepted, step.target)
-        self.late = drafter.behind - behind
+        # What it misses it does not read late.
+        self.late = 0 if self.rests else drafter.behind - behind
         tokens = self._store_trees(drafted)
         self.stages.enter("other")
         return tokens
